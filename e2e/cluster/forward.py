@@ -1,0 +1,199 @@
+"""The forwarder: listens on the machine's loopback and connects inside the node, which has no other way in or out.
+
+Run by local.py as a process of the node (`python -m e2e.cluster.forward NETWORK_NAMESPACE SOCKET FILE`). A socket belongs
+to the network namespace in which it is made: the process lives in the node's, and steps out only to make a listener.
+Other processes ask for forwards over a unix socket (forwarding.py); they are kept in FILE for a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import os
+import resource
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypedDict
+
+CLONE_NEWNET = 0x40000000
+CONNECT_SECONDS = 10.0
+
+
+class Forward(TypedDict):
+    """From `local` on the machine's loopback (0: any free port) to host:port inside the node."""
+
+    name: str
+    local: int
+    host: str
+    port: int
+
+
+def enter_network(namespace: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).setns(namespace, CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "setns")
+
+
+class Pipe(asyncio.Protocol):
+    """One side of a connection: passes bytes on to the other side, no faster than that takes them."""
+
+    def __init__(self, peer: Pipe | None = None) -> None:
+        self.peer = peer
+        self.transport: asyncio.Transport | None = None
+        self.ended = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if self.peer and self.peer.transport:
+            self.peer.transport.write(data)
+
+    def eof_received(self) -> bool:
+        """A side that has said all may still be answered: only when both have is the connection over."""
+        self.ended = True
+        if self.peer is None or self.peer.transport is None or self.peer.ended:
+            return False
+        if self.peer.transport.can_write_eof() and not self.peer.transport.is_closing():
+            self.peer.transport.write_eof()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        peer, self.peer = self.peer, None
+        if peer and peer.transport:
+            peer.peer = None
+            (peer.transport.abort if exc else peer.transport.close)()
+
+    def pause_writing(self) -> None:
+        if self.peer and self.peer.transport:
+            self.peer.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.peer and self.peer.transport:
+            self.peer.transport.resume_reading()
+
+
+class Accepted(Pipe):
+    """The side of the machine: connects to the target before it reads a byte."""
+
+    def __init__(self, forward: Forward) -> None:
+        super().__init__()
+        self.forward = forward
+        self.connecting: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self.transport:
+            self.transport.pause_reading()
+        self.connecting = asyncio.get_running_loop().create_task(self._connect())
+
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
+        target = loop.create_connection(lambda: Pipe(self), self.forward["host"], self.forward["port"])
+        try:
+            transport, peer = await asyncio.wait_for(target, CONNECT_SECONDS)
+        except (OSError, asyncio.TimeoutError):
+            if self.transport:
+                self.transport.abort()
+            return
+        if self.transport is None or self.transport.is_closing():
+            transport.abort()
+            return
+        self.peer = peer
+        self.transport.resume_reading()
+
+
+class Forwarder:
+    def __init__(self, machine: int, node: int, kept: Path) -> None:
+        self.machine, self.node, self.kept = machine, node, kept
+        self.forwards: dict[str, Forward] = {}
+        self.servers: dict[str, asyncio.Server] = {}
+
+    async def add(self, forward: Forward) -> Forward:
+        """Open a forward; one of the same name keeps its port unless another is asked for."""
+        known = self.forwards.get(forward["name"])
+        wanted = forward["local"] or (known["local"] if known else 0)
+        if known == {**forward, "local": wanted}:
+            return known
+        if known:
+            await self.remove(forward["name"])
+        opened: Forward = {**forward, "local": wanted}
+        with self._on_machine():
+            listener = socket.create_server(("127.0.0.1", wanted), backlog=1024)
+        opened["local"] = listener.getsockname()[1]
+        loop = asyncio.get_running_loop()
+        self.servers[forward["name"]] = await loop.create_server(lambda: Accepted(opened), sock=listener, backlog=1024)
+        self.forwards[forward["name"]] = opened
+        self._keep()
+        return opened
+
+    async def remove(self, name: str) -> None:
+        if name in self.servers:
+            self.servers.pop(name).close()
+            self.forwards.pop(name)
+            self._keep()
+
+    async def restore(self) -> None:
+        if not self.kept.exists():
+            return
+        for forward in json.loads(self.kept.read_text()):
+            try:
+                await self.add(forward)
+            except OSError as error:
+                print(f"{forward['name']}: {error}", file=sys.stderr, flush=True)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One request, one answer, each a line of JSON."""
+        try:
+            answer = await self._answer(json.loads(await reader.readline()))
+        except (OSError, ValueError, KeyError) as error:
+            answer = {"error": str(error)}
+        writer.write(json.dumps(answer).encode() + b"\n")
+        await writer.drain()
+        writer.close()
+
+    async def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        if "add" in request:
+            return {"forward": await self.add(request["add"])}
+        if "remove" in request:
+            await self.remove(request["remove"])
+        return {"forwards": list(self.forwards.values())}
+
+    @contextmanager
+    def _on_machine(self) -> Iterator[None]:
+        enter_network(self.machine)
+        try:
+            yield
+        finally:
+            enter_network(self.node)
+
+    def _keep(self) -> None:
+        temporary = self.kept.with_suffix(".new")
+        temporary.write_text(json.dumps(list(self.forwards.values())))
+        temporary.replace(self.kept)
+
+
+async def main(network: str, control: str, kept: str) -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    machine, node = os.open("/proc/self/ns/net", os.O_RDONLY), os.open(network, os.O_RDONLY)
+    enter_network(node)
+    forwarder = Forwarder(machine, node, Path(kept))
+    await forwarder.restore()
+    Path(control).unlink(missing_ok=True)
+    server = await asyncio.start_unix_server(forwarder.serve, control)
+    Path(control).chmod(0o600)
+    async with server:
+        await server.serve_forever()
+
+
+if __name__ == "__main__":
+    try:
+        from uvloop import run
+    except ImportError:
+        from asyncio import run
+    run(main(*sys.argv[1:]))

@@ -1,0 +1,32 @@
+"""What the user sees while the cluster works: one line a phase, with its seconds."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from e2e.cluster.settings import ClusterError
+
+POLL_SECONDS = 0.05
+
+
+def say(text: str) -> None:
+    print(f"cluster: {text}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def phase(what: str) -> Iterator[None]:
+    started = time.monotonic()
+    yield
+    say(f"{what} ({time.monotonic() - started:.1f} s)")
+
+
+def wait_for(condition: Callable[[], object], seconds: float, otherwise: str) -> None:
+    """Wait until the condition holds; after the given seconds, fail with a message that says what to do."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise ClusterError(f"{otherwise} (waited {seconds:.0f} s)")
+        time.sleep(POLL_SECONDS)

@@ -1,0 +1,94 @@
+"""containerd: its start, its images' names, and the healing of its root, which outlives the cluster.
+
+The root lies in the cache so that images stay. What pods left in it (containers, their snapshots) is removed by a
+containerd that runs for that alone, without the CRI plugin, which would take the leftovers for living pods.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from e2e.cluster import configuration, node
+from e2e.cluster.packages import program
+from e2e.cluster.progress import phase, say, wait_for
+from e2e.cluster.settings import ClusterError, Settings
+
+NAMESPACE = "k8s.io"
+CRI_STATE = "io.containerd.grpc.v1.cri"
+START_SECONDS = 20.0
+
+
+def ctr(socket: Path, *arguments: str, stdin: int | None = None) -> subprocess.CompletedProcess[str]:
+    command = [require("ctr"), f"--address={socket}", f"--namespace={NAMESPACE}", *arguments]
+    return subprocess.run(command, stdin=stdin, capture_output=True, text=True)
+
+
+def require(name: str) -> str:
+    found = program(name)
+    if found is None:
+        raise ClusterError(f"{name} is missing; run: python -m e2e.cluster up")
+    return found
+
+
+def answers(socket: Path) -> bool:
+    return socket.exists() and ctr(socket, "version").returncode == 0
+
+
+def ensure_running(settings: Settings, the_node: node.Node, command: Sequence[str]) -> None:
+    if answers(settings.containerd_socket):
+        return
+    node.end(node.running(the_node).get("containerd", []))
+    remove_leftovers(settings)
+    if not _starts(settings, the_node, command):
+        say("the image store is damaged: emptying it; images are loaded again when they are needed")
+        node.end(node.running(the_node).get("containerd", []), at_once=True)
+        node.remove_tree(settings.images_root)
+        if not _starts(settings, the_node, command):
+            raise ClusterError(f"containerd does not start; see {settings.logs}/containerd.log")
+
+
+def _starts(settings: Settings, the_node: node.Node, command: Sequence[str]) -> bool:
+    settings.images_root.mkdir(parents=True, exist_ok=True)
+    settings.containerd_socket.unlink(missing_ok=True)
+    node.launch(settings, the_node, "containerd", command, network=True, files=True)
+    try:
+        wait_for(lambda: answers(settings.containerd_socket), START_SECONDS, "containerd does not answer")
+    except ClusterError:
+        return False
+    return True
+
+
+def remove_leftovers(settings: Settings) -> None:
+    """Remove what pods of an earlier cluster left in the root; keep the images."""
+    states = [settings.images_root / CRI_STATE / kind for kind in ("containers", "sandboxes")]
+    if not any(state.is_dir() and any(state.iterdir()) for state in states):
+        return
+    with phase("containers of the last cluster removed"), tempfile.TemporaryDirectory() as temporary:
+        try:
+            _remove_containers(settings.images_root, Path(temporary))
+        except ClusterError:
+            say("the image store is damaged: emptying it; images are loaded again when they are needed")
+            node.remove_tree(settings.images_root)
+        for state in states:
+            shutil.rmtree(state, ignore_errors=True)
+
+
+def _remove_containers(root: Path, temporary: Path) -> None:
+    socket, configured = temporary / "containerd.sock", temporary / "containerd.toml"
+    content = configuration.containerd(root, temporary / "run", socket, temporary)
+    content = content.replace("disabled_plugins = [", 'disabled_plugins = ["io.containerd.grpc.v1.cri", ', 1)
+    configured.write_text(content)
+    alone = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation=private", "--"]
+    command = [*alone, require("containerd"), f"--config={configured}", "--log-level=error"]
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: answers(socket), START_SECONDS, "containerd does not answer")
+        if containers := ctr(socket, "containers", "list", "--quiet").stdout.split():
+            ctr(socket, "containers", "delete", *containers)
+    finally:
+        running.kill()
+        running.wait()

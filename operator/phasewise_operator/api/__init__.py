@@ -1,0 +1,68 @@
+"""The API of Phasewise as pydantic models: the only source of ``crds/``.
+
+The rest of the operator imports the models from here. Imports pydantic, durationpy and the shared contract.
+"""
+
+from phasewise_operator.api.base import ApiModel, LocalRef
+from phasewise_operator.api.durations import Duration, PositiveDuration
+from phasewise_operator.api.scaler import PoolScalerSpec, PoolScalerStatus, Role
+from phasewise_operator.api.spec import (
+    Accelerator,
+    ApiKeys,
+    Engine,
+    EngineType,
+    ImagePullPolicy,
+    InferenceServiceSpec,
+    Model,
+    Parallelism,
+    Pool,
+    Replicas,
+    Resources,
+    Router,
+    Scaling,
+    ScalingMode,
+    Slo,
+)
+from phasewise_operator.api.status import (
+    Condition,
+    ConditionStatus,
+    InferenceServiceStatus,
+    ModelStatus,
+    RoleStatus,
+    RouterStatus,
+    SloMeasure,
+    SloStatus,
+)
+
+__all__ = [
+    "Accelerator",
+    "ApiKeys",
+    "ApiModel",
+    "Condition",
+    "ConditionStatus",
+    "Duration",
+    "Engine",
+    "EngineType",
+    "ImagePullPolicy",
+    "InferenceServiceSpec",
+    "InferenceServiceStatus",
+    "LocalRef",
+    "Model",
+    "ModelStatus",
+    "Parallelism",
+    "Pool",
+    "PoolScalerSpec",
+    "PoolScalerStatus",
+    "PositiveDuration",
+    "Replicas",
+    "Resources",
+    "Role",
+    "RoleStatus",
+    "Router",
+    "RouterStatus",
+    "Scaling",
+    "ScalingMode",
+    "Slo",
+    "SloMeasure",
+    "SloStatus",
+]

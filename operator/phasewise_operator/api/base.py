@@ -1,0 +1,86 @@
+"""What every model of the API shares: the pydantic settings, small field types and how a schema carries CEL rules.
+
+Lowest module of ``api``; imports pydantic and ``rules`` only.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema
+from pydantic.alias_generators import to_camel
+
+from phasewise_operator.api.rules import QUANTITY, QUANTITY_PATTERN, Rule
+
+DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+RESOURCE_NAME = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+
+
+class ApiModel(BaseModel):
+    """A part of a Phasewise resource: frozen, camelCase outside, unknown fields refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object as the API server takes it: camelCase, and no key where there is no value."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def with_rules(*rules: Rule) -> ConfigDict:
+    """Return a model's settings with CEL rules on its schema."""
+    return ConfigDict(
+        json_schema_extra={"x-kubernetes-validations": [dict[str, JsonValue](r.to_schema()) for r in rules]}
+    )
+
+
+class LocalRef(ApiModel):
+    """The name of an object in the namespace of the InferenceService."""
+
+    name: Annotated[str, Field(min_length=1, max_length=253, pattern=DNS_SUBDOMAIN, description="Name of the object.")]
+
+
+Quantity = Annotated[
+    int | str,
+    WithJsonSchema(
+        {
+            "x-kubernetes-int-or-string": True,
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "pattern": QUANTITY_PATTERN,
+            "maxLength": 32,
+            "x-kubernetes-validations": [QUANTITY.to_schema()],
+        }
+    ),
+]
+"""A Kubernetes resource quantity, such as 4, "500m" or "32Gi"."""
+
+StringMap = Annotated[dict[str, Annotated[str, Field(max_length=253)]], Field(max_length=16)]
+"""A bounded map of strings: labels, node selectors."""
+
+PodTemplate = Annotated[
+    dict[str, JsonValue],
+    WithJsonSchema(
+        {
+            "type": "object",
+            "properties": {
+                "metadata": {
+                    "type": "object",
+                    "description": "Labels and annotations added to the pods.",
+                    "properties": {
+                        name: {
+                            "type": "object",
+                            "description": f"Pod {name} to add; those of Phasewise itself cannot be changed.",
+                            "additionalProperties": {"type": "string"},
+                        }
+                        for name in ("labels", "annotations")
+                    },
+                },
+                "spec": {
+                    "type": "object",
+                    "description": "Partial pod spec; lists are merged by name or mountPath.",
+                    "x-kubernetes-preserve-unknown-fields": True,
+                },
+            },
+        }
+    ),
+]
+"""A partial PodTemplateSpec, merged into the rendered one by the operator."""

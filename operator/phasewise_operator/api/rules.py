@@ -1,0 +1,177 @@
+"""CEL rules of the custom resources: what a schema alone cannot say, with messages that say what to write instead.
+
+Pure text, imports the standard library only. The API server evaluates these; names in them are the JSON names.
+A property name that is no CEL identifier is escaped (``a-b`` is ``a__dash__b``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One entry of ``x-kubernetes-validations``: refused with ``message`` unless ``rule`` holds."""
+
+    rule: str
+    message: str
+    field_path: str | None = None
+
+    def to_schema(self) -> dict[str, str]:
+        """Return the rule as the CRD carries it."""
+        schema = {"rule": self.rule, "message": self.message}
+        return schema | {"fieldPath": self.field_path} if self.field_path else schema
+
+
+DURATION_PATTERN: Final = r"^[0-9]{1,6}(\.[0-9]{1,3})?(ms|s|m|h)$"
+DURATION: Final = Rule(
+    f"self.matches(r'{DURATION_PATTERN}')", "write a number and a unit (ms, s, m or h), such as 500ms, 1.5s or 2m"
+)
+POSITIVE_DURATION: Final = Rule(
+    f"self.matches(r'{DURATION_PATTERN}') && duration(self) > duration('0s')",
+    "write a number above zero and a unit (ms, s, m or h), such as 500ms, 1.5s or 2m",
+)
+QUANTITY_PATTERN: Final = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
+QUANTITY: Final = Rule(
+    f"type(self) == int || string(self).matches(r'{QUANTITY_PATTERN}')",
+    "write a quantity such as 4, 500m or 32Gi (units k, M, G, T or Ki, Mi, Gi, Ti)",
+)
+
+# --- metadata ----------------------------------------------------------------------------------------------
+# Children are named <service>-<role>-<revision> and pods add a suffix: 40 leaves room within a label's 63.
+NAME_LENGTH: Final = Rule(
+    "self.metadata.name.size() <= 40",
+    "metadata.name must have at most 40 characters, because the names of pods and Services are made from it",
+)
+NAME_SHAPE: Final = Rule(
+    "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+    "metadata.name must be lower case letters, digits and '-', begin with a letter and not end with '-', "
+    "because a Service is named after it",
+)
+
+# --- model -------------------------------------------------------------------------------------------------
+MODEL_URI_PATTERN: Final = "^(hf|s3|pvc|oci|file)://.+$"
+MODEL_URI: Final = Rule(
+    f"self.uri.matches('{MODEL_URI_PATTERN}')",
+    "write where the model is: hf://owner/name for the Hugging Face Hub, pvc://claim/path for a PersistentVolumeClaim, "
+    "or file:///path for a folder in the engine image",
+    ".uri",
+)
+MODEL_SCHEME_SUPPORTED: Final = Rule(
+    "!self.uri.startsWith('s3://') && !self.uri.startsWith('oci://')",
+    "s3:// and oci:// are not supported yet: use hf://owner/name for the Hugging Face Hub, pvc://claim/path for a "
+    "PersistentVolumeClaim, or file:///path for a folder in the engine image",
+    ".uri",
+)
+MODEL_HF: Final = Rule(
+    "!self.uri.startsWith('hf://') || self.uri.matches('^hf://[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?"
+    "(@[A-Za-z0-9._/-]+)?$')",
+    "an hf:// URI is hf://owner/name or hf://owner/name@revision, such as hf://meta-llama/Llama-3.1-8B-Instruct",
+    ".uri",
+)
+MODEL_PVC: Final = Rule(
+    "!self.uri.startsWith('pvc://') || "
+    "(self.uri.matches('^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/.*)?$') && !self.uri.contains('..'))",
+    "a pvc:// URI is pvc://claim or pvc://claim/path/to/model, with the claim in the same namespace and no '..'",
+    ".uri",
+)
+MODEL_FILE: Final = Rule(
+    "!self.uri.startsWith('file://') || (self.uri.matches('^file:///.+$') && !self.uri.contains('..'))",
+    "a file:// URI is file:///absolute/path of a folder in the engine image (three slashes, no '..')",
+    ".uri",
+)
+
+# --- engine ------------------------------------------------------------------------------------------------
+OWNED_ENGINE_ARGS: Final[Mapping[str, str]] = {
+    "model": "write model.uri",
+    "served-model-name": "write model.name",
+    "host": "Phasewise sets the address",
+    "port": "Phasewise sets the port",
+    "tensor-parallel-size": "write parallelism.tensor of the pool",
+    "pipeline-parallel-size": "write parallelism.pipeline of the pool",
+    "kv-transfer-config": "Phasewise wires the KV transfer between the pools",
+    "api-key": "write router.apiKeys.secretRef",
+    "shutdown-timeout": "write maxGenerationSeconds",
+}
+"""vLLM arguments that follow from other fields, and what to write instead. The launcher owns the complete list."""
+
+
+def _escaped(name: str) -> str:
+    return name.replace("-", "__dash__")
+
+
+ENGINE_ARGS: Final = tuple(
+    Rule(f"!has(self.{_escaped(name)})", f"leave {name} out of engine.args: {instead}")
+    for name, instead in OWNED_ENGINE_ARGS.items()
+)
+
+# --- pools -------------------------------------------------------------------------------------------------
+REPLICAS_ORDER: Final = Rule(
+    "!has(self.max) || self.min <= self.max", "replicas.min is above replicas.max: lower min or raise max"
+)
+ACCELERATOR_NOT_IN_RESOURCES: Final = Rule(
+    "!has(self.accelerator) || !has(self.resources) || ("
+    "(!has(self.resources.requests) || !(self.accelerator.resource in self.resources.requests)) && "
+    "(!has(self.resources.limits) || !(self.accelerator.resource in self.resources.limits)))",
+    "leave the accelerator out of resources: a replica gets parallelism.tensor x parallelism.pipeline of "
+    "accelerator.resource",
+    ".resources",
+)
+GPU_NEEDS_ACCELERATOR: Final = Rule(
+    "has(self.accelerator) || !has(self.resources) || ("
+    "(!has(self.resources.requests) || !('nvidia.com/gpu' in self.resources.requests)) && "
+    "(!has(self.resources.limits) || !('nvidia.com/gpu' in self.resources.limits)))",
+    "for a GPU pool write accelerator: {resource: nvidia.com/gpu} and parallelism instead of nvidia.com/gpu in "
+    "resources",
+    ".resources",
+)
+
+# --- the service as a whole --------------------------------------------------------------------------------
+SAME_DEVICE: Final = Rule(
+    "!has(self.prefill) || has(self.prefill.accelerator) == has(self.decode.accelerator)",
+    "prefill and decode must both have an accelerator or both have none: the KV cache cannot pass between a GPU and a "
+    "CPU pool; write accelerator in both, or leave prefill out",
+    ".prefill",
+)
+TENSOR_DIVIDES: Final = Rule(
+    "!has(self.prefill) || self.prefill.parallelism.tensor % self.decode.parallelism.tensor == 0 || "
+    "self.decode.parallelism.tensor % self.prefill.parallelism.tensor == 0",
+    "parallelism.tensor of prefill and decode must divide one another, because the shards of the KV cache are "
+    "handed over evenly: write for example 2 and 4, or the same number in both",
+    ".prefill.parallelism.tensor",
+)
+NO_PIPELINE_WITH_PREFILL: Final = tuple(
+    Rule(
+        f"!has(self.prefill) || self.{pool}.parallelism.pipeline == 1",
+        "parallelism.pipeline above 1 cannot be used together with prefill, because the KV transfer (NIXL) does not "
+        "support it: write pipeline: 1 and raise parallelism.tensor, or leave prefill out",
+        f".{pool}.parallelism.pipeline",
+    )
+    for pool in ("prefill", "decode")
+)
+ZERO_TOGETHER: Final = Rule(
+    "!has(self.prefill) || (self.prefill.replicas.min == 0) == (self.decode.replicas.min == 0)",
+    "replicas.min must be 0 in both pools or in neither; for decode replicas that do both phases leave prefill out",
+    ".prefill.replicas.min",
+)
+_PREFILL_MINIMUM: Final = (
+    "(has(self.prefill) && has(self.prefill.accelerator) ? "
+    "self.prefill.replicas.min * self.prefill.parallelism.tensor * self.prefill.parallelism.pipeline : 0)"
+)
+_DECODE_MINIMUM: Final = (
+    "(has(self.decode.accelerator) ? "
+    "self.decode.replicas.min * self.decode.parallelism.tensor * self.decode.parallelism.pipeline : 0)"
+)
+BUDGET_COVERS_MINIMA: Final = Rule(
+    f"!has(self.scaling.gpuBudget) || {_PREFILL_MINIMUM} + {_DECODE_MINIMUM} <= self.scaling.gpuBudget",
+    "scaling.gpuBudget does not cover the minima of both pools (replicas.min x parallelism.tensor x "
+    "parallelism.pipeline of each): raise gpuBudget or lower replicas.min",
+    ".scaling.gpuBudget",
+)
+
+
+def immutable(field: str) -> Rule:
+    """Return a transition rule: the field keeps its value once written."""
+    return Rule(f"self.{field} == oldSelf.{field}", f"{field} cannot be changed: make a new object", f".{field}")

@@ -1,0 +1,278 @@
+"""``spec`` of an InferenceService: what the user asks for.
+
+The field descriptions are what ``kubectl explain`` shows. Imports pydantic and the rest of ``api`` only.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import Field, WithJsonSchema
+
+from phasewise_operator.api import rules
+from phasewise_operator.api.base import (
+    RESOURCE_NAME,
+    ApiModel,
+    LocalRef,
+    PodTemplate,
+    Quantity,
+    StringMap,
+    with_rules,
+)
+from phasewise_operator.api.durations import Duration, PositiveDuration
+
+MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$"
+
+
+class EngineType(StrEnum):
+    """Inference engines that Phasewise can run."""
+
+    VLLM = "vllm"
+
+
+class ImagePullPolicy(StrEnum):
+    """When a node pulls an image."""
+
+    ALWAYS = "Always"
+    IF_NOT_PRESENT = "IfNotPresent"
+    NEVER = "Never"
+
+
+class ScalingMode(StrEnum):
+    """Who decides the number of replicas."""
+
+    AUTO = "Auto"
+    EXTERNAL = "External"
+    MANUAL = "Manual"
+
+
+class Model(ApiModel):
+    """The model that is served."""
+
+    model_config = with_rules(
+        rules.MODEL_URI, rules.MODEL_SCHEME_SUPPORTED, rules.MODEL_HF, rules.MODEL_PVC, rules.MODEL_FILE
+    )
+
+    uri: str = Field(
+        max_length=512,
+        pattern=rules.MODEL_URI_PATTERN,
+        description="Where the weights are: hf://owner/name[@revision], pvc://claim/path or file:///path in the "
+        "engine image.",
+    )
+    name: str | None = Field(
+        default=None,
+        max_length=253,
+        pattern=MODEL_NAME,
+        description="Model name that clients send. Left out: metadata.name.",
+    )
+    secret_ref: LocalRef | None = Field(
+        default=None, description="Secret with the credentials for the weights, such as key HF_TOKEN for hf://."
+    )
+
+
+ArgValue = bool | int | float | str | list[str]
+
+
+def _owned_arg(name: str) -> dict[str, Any]:
+    return {"x-kubernetes-int-or-string": True, "description": f"Refused: {rules.OWNED_ENGINE_ARGS[name]}."}
+
+
+EngineArgs = Annotated[
+    dict[str, ArgValue],
+    WithJsonSchema(
+        {
+            "type": "object",
+            "maxProperties": 64,
+            # Unknown fields are invisible to CEL: what is to be refused must be declared.
+            "properties": {name: _owned_arg(name) for name in rules.OWNED_ENGINE_ARGS},
+            "x-kubernetes-preserve-unknown-fields": True,
+            "x-kubernetes-validations": [rule.to_schema() for rule in rules.ENGINE_ARGS],
+        }
+    ),
+]
+"""Arguments of the engine by name without dashes; only the API server refuses those that Phasewise owns."""
+
+
+class Engine(ApiModel):
+    """The inference engine that runs in every replica."""
+
+    type: EngineType = Field(default=EngineType.VLLM, description="Inference engine.")
+    image: str | None = Field(
+        default=None, min_length=1, max_length=512, description="Engine image. Left out: the operator's default."
+    )
+    image_pull_policy: ImagePullPolicy | None = Field(
+        default=None, description="Pull policy of the engine image. Left out: the operator's default."
+    )
+    args: EngineArgs = Field(
+        default_factory=dict[str, ArgValue],
+        description="Arguments of the engine, by name without dashes, such as max-model-len: 16384. A value is text, "
+        "a number, true (a bare flag), false (--no-...) or a list of texts.",
+    )
+
+
+class Slo(ApiModel):
+    """Latency targets that the pools are sized for."""
+
+    ttft: PositiveDuration = Field(description="Target for the time to first token of a request, such as 500ms.")
+    itl: PositiveDuration = Field(
+        description="Target for the inter-token latency of a request: the mean gap between its output tokens after "
+        "the first, such as 40ms."
+    )
+    attainment: int = Field(
+        default=95, ge=50, le=100, description="Percentage of requests that must meet both targets."
+    )
+
+
+class Replicas(ApiModel):
+    """Bounds for the number of replicas."""
+
+    model_config = with_rules(rules.REPLICAS_ORDER)
+
+    min: int = Field(
+        default=1, ge=0, le=10000, description="Lowest number of replicas; what runs in scaling.mode Manual."
+    )
+    max: int | None = Field(
+        default=None,
+        ge=1,
+        le=10000,
+        description="Highest number of replicas. Left out: min, so the pool is not scaled.",
+    )
+
+
+class Accelerator(ApiModel):
+    """The accelerator of a pool's replicas."""
+
+    resource: str = Field(
+        default="nvidia.com/gpu",
+        max_length=317,
+        pattern=RESOURCE_NAME,
+        description="Extended resource that a replica asks for, tensor x pipeline times.",
+    )
+    node_selector: StringMap = Field(
+        default_factory=dict[str, str], description="Labels of the nodes that have the accelerator."
+    )
+
+
+ResourceList = Annotated[dict[str, Quantity], Field(max_length=16)]
+
+
+class Resources(ApiModel):
+    """CPU, memory and other resources; an accelerator follows from accelerator and parallelism."""
+
+    requests: ResourceList = Field(
+        default_factory=dict[str, int | str], description="What is set aside for a replica, such as cpu: 4."
+    )
+    limits: ResourceList = Field(
+        default_factory=dict[str, int | str], description="What a replica may use at most, such as memory: 32Gi."
+    )
+
+
+class Parallelism(ApiModel):
+    """How one replica is spread over accelerators."""
+
+    tensor: int = Field(default=1, ge=1, le=64, description="Tensor parallelism: accelerators that share each layer.")
+    pipeline: int = Field(
+        default=1, ge=1, le=64, description="Pipeline parallelism: groups of layers, one after another."
+    )
+
+    @property
+    def accelerators(self) -> int:
+        """Accelerators that one replica needs."""
+        return self.tensor * self.pipeline
+
+
+class Pool(ApiModel):
+    """A pool of equal engine replicas."""
+
+    model_config = with_rules(rules.ACCELERATOR_NOT_IN_RESOURCES, rules.GPU_NEEDS_ACCELERATOR)
+
+    replicas: Replicas = Field(default=Replicas(), description="Bounds for the number of replicas.")
+    accelerator: Accelerator | None = Field(default=None, description="Accelerator of a replica. Left out: CPU.")
+    resources: Resources | None = Field(
+        default=None, description="Resources of the engine container, less the accelerator."
+    )
+    parallelism: Parallelism = Field(default=Parallelism(), description="How one replica is spread over accelerators.")
+    template: PodTemplate | None = Field(
+        default=None,
+        description="Partial pod template merged into the one of Phasewise, whose container is named engine.",
+    )
+
+
+class ApiKeys(ApiModel):
+    """API keys that the router accepts."""
+
+    secret_ref: LocalRef = Field(description="Secret whose values are the accepted API keys.")
+
+
+class Router(ApiModel):
+    """The router: the OpenAI API in front of the pools."""
+
+    replicas: int = Field(default=2, ge=1, le=1000, description="Number of router replicas.")
+    api_keys: ApiKeys | None = Field(default=None, description="API keys asked of clients. Left out: none are asked.")
+    resources: Resources | None = Field(default=None, description="Resources of the router container.")
+    template: PodTemplate | None = Field(
+        default=None,
+        description="Partial pod template merged into the one of Phasewise, whose container is named router.",
+    )
+
+
+class Scaling(ApiModel):
+    """How the pools are scaled."""
+
+    mode: ScalingMode = Field(
+        default=ScalingMode.AUTO,
+        description="Auto: Phasewise sizes the pools. External: a PoolScaler for each pool is scaled by an autoscaler. "
+        "Manual: replicas.min.",
+    )
+    gpu_budget: int | None = Field(
+        default=None,
+        ge=1,
+        le=1000000,
+        description="Accelerators that both pools may hold together. Left out: no bound.",
+    )
+    scale_down_stabilization: Duration = Field(
+        default=Duration("300s"),
+        description="How long fewer replicas must have been enough before some are taken away.",
+    )
+
+
+class InferenceServiceSpec(ApiModel):
+    """What is served, how fast, and on what."""
+
+    model_config = with_rules(
+        rules.SAME_DEVICE,
+        rules.TENSOR_DIVIDES,
+        *rules.NO_PIPELINE_WITH_PREFILL,
+        rules.ZERO_TOGETHER,
+        rules.BUDGET_COVERS_MINIMA,
+    )
+
+    model: Model = Field(description="The model that is served.")
+    engine: Engine = Field(default=Engine(), description="The inference engine that runs in every replica.")
+    slo: Slo = Field(description="Latency targets that the pools are sized for.")
+    prefill: Pool | None = Field(
+        default=None,
+        description="Pool that computes the KV cache of prompts. Left out: decode replicas do both phases.",
+    )
+    decode: Pool = Field(description="Pool that generates tokens.")
+    router: Router = Field(default=Router(), description="The router: the OpenAI API in front of the pools.")
+    scaling: Scaling = Field(default=Scaling(), description="How the pools are scaled.")
+    paused: bool = Field(
+        default=False, description="Leave everything as it is: no change is acted on until this is false."
+    )
+    image_pull_secrets: Annotated[list[LocalRef], Field(max_length=16)] = Field(
+        default_factory=list[LocalRef], description="Secrets for pulling the images of this service."
+    )
+    max_generation_seconds: int = Field(
+        default=600,
+        ge=10,
+        le=86400,
+        description="Longest generation in seconds: a pod that goes away waits this long for it.",
+    )
+    hold_seconds: int = Field(
+        default=30,
+        ge=0,
+        le=3600,
+        description="How long in seconds the router holds a request while no replica can take it.",
+    )

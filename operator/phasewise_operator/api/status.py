@@ -1,0 +1,101 @@
+"""``status`` of an InferenceService: what the operator reports. No field that nothing writes.
+
+Imports pydantic and the rest of ``api`` only.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from phasewise_operator.api.base import ApiModel
+from phasewise_operator.api.durations import Duration
+
+Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+"""A point in time as the API server writes it (RFC 3339, UTC)."""
+
+
+class ConditionStatus(StrEnum):
+    """Whether a condition holds."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class Condition(ApiModel):
+    """One aspect of the state, as in every Kubernetes object."""
+
+    type: str = Field(max_length=316, description="Aspect that the condition is about, such as Ready.")
+    status: ConditionStatus = Field(description="True, False or Unknown.")
+    reason: str = Field(
+        min_length=1,
+        max_length=1024,
+        pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
+        description="Why, in one word.",
+    )
+    message: str = Field(max_length=32768, description="Why, for people, and what to do.")
+    last_transition_time: Time = Field(description="When status last changed.")
+    observed_generation: int | None = Field(default=None, ge=0, description="metadata.generation that this is about.")
+
+
+class ModelStatus(ApiModel):
+    """The served model."""
+
+    name: str = Field(description="Model name that clients send.")
+
+
+class RoleStatus(ApiModel):
+    """A pool of engine replicas."""
+
+    desired: int = Field(ge=0, description="Replicas that are wanted.")
+    ready: int = Field(ge=0, description="Replicas that are ready.")
+    pending: int = Field(ge=0, description="Replicas that cannot be scheduled or are starting.")
+    revision: str = Field(description="Revision of the pool's pods.")
+    summary: str = Field(description="Ready and desired replicas in one text, such as 1/2.")
+
+
+class RouterStatus(ApiModel):
+    """The router's replicas."""
+
+    replicas: int = Field(ge=0, description="Replicas that are wanted.")
+    ready: int = Field(ge=0, description="Replicas that are ready.")
+
+
+class SloMeasure(ApiModel):
+    """One latency target and what was measured."""
+
+    target: Duration = Field(description="The target.")
+    measured: Duration | None = Field(default=None, description="What was measured. Absent while there is no evidence.")
+    last_sample_time: Time | None = Field(default=None, description="When it was last measured.")
+    summary: str = Field(description="Measured and target in one text, such as 430ms/500ms; '-' where not known.")
+
+
+class SloStatus(ApiModel):
+    """Latency targets and what was measured."""
+
+    ttft: SloMeasure = Field(description="Time to first token.")
+    itl: SloMeasure = Field(description="Inter-token latency.")
+
+
+class InferenceServiceStatus(ApiModel):
+    """What the operator last saw and did."""
+
+    observed_generation: int | None = Field(default=None, ge=0, description="metadata.generation that this is about.")
+    conditions: list[Condition] = Field(
+        default_factory=list[Condition],
+        description="State by aspect: Ready, its parts, Reconciling and Stalled.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+    url: str | None = Field(default=None, description="Address of the OpenAI API inside the cluster.")
+    model: ModelStatus | None = Field(default=None, description="The served model.")
+    revision: str | None = Field(default=None, description="Revision that the spec asks for.")
+    fingerprint: str | None = Field(
+        default=None, description="KV fingerprint: only replicas of equal fingerprint pass KV cache to each other."
+    )
+    prefill: RoleStatus | None = Field(default=None, description="The prefill pool.")
+    decode: RoleStatus | None = Field(default=None, description="The decode pool.")
+    router: RouterStatus | None = Field(default=None, description="The router.")
+    slo: SloStatus | None = Field(default=None, description="Latency targets and what was measured.")

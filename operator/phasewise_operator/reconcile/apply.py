@@ -1,0 +1,58 @@
+"""Carrying out a plan: server-side apply of what differs, deletion of what is not wanted. I/O; decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from phasewise_operator.kinds import DEPLOYMENT, Manifest, kind_of
+from phasewise_operator.kube import Kube, KubeError
+from phasewise_operator.reconcile.observe import owner_uid
+from phasewise_operator.reconcile.plan import Plan
+from phasewise_operator.reconcile.state import Failure, Observed
+from phasewise_operator.store import Store
+
+log = logging.getLogger(__name__)
+
+
+async def carry_out(kube: Kube, store: Store, plan: Plan, observed: Observed, uid: str) -> list[Failure]:
+    """Raises NotLeadingError as soon as a write is not allowed any more; every other failure is returned."""
+    results = await asyncio.gather(*(_write(kube, store, m, observed, uid) for m in plan.write))
+    failures = [f for f in results if f]
+    if not any(f.kind == DEPLOYMENT.name for f in failures):
+        await asyncio.gather(*(_remove(kube, m) for m in plan.remove))
+    return failures
+
+
+async def _write(kube: Kube, store: Store, intent: Manifest, observed: Observed, uid: str) -> Failure | None:
+    kind, meta = kind_of(intent), intent["metadata"]
+    try:
+        if (kind.name, meta["name"]) not in observed.children:
+            taken = await _taken_by(kube, intent, uid)
+            if taken:
+                return Failure(kind.name, meta["name"], "NameConflict", taken, refused=False)
+        live = await kube.apply(intent)
+    except KubeError as error:
+        return Failure(
+            kind.name, meta["name"], "ApplyRefused" if error.invalid else "ApplyFailed", str(error), error.invalid
+        )
+    log.info("applied %s %s/%s", kind.name, meta["namespace"], meta["name"])
+    store.put(kind, live)
+    return None
+
+
+async def _taken_by(kube: Kube, intent: Manifest, uid: str) -> str:
+    """Why an object that is there already must not be taken over; empty: the name is free, or the object ours."""
+    kind, meta = kind_of(intent), intent["metadata"]
+    live = await kube.get(kind, meta["namespace"], meta["name"])
+    if live is None or owner_uid(live) == uid:
+        return ""
+    owner = next((o for o in live["metadata"].get("ownerReferences", []) if o.get("controller")), None)
+    whose = f"is controlled by {owner['kind']} {owner['name']}" if owner else "was made by somebody else"
+    return f"{kind.name} {meta['name']} {whose}: delete or rename it, or give this InferenceService another name"
+
+
+async def _remove(kube: Kube, live: Manifest) -> None:
+    kind, meta = kind_of(live), live["metadata"]
+    await kube.delete(kind, meta["namespace"], meta["name"], meta["uid"])
+    log.info("deleted %s %s/%s", kind.name, meta["namespace"], meta["name"])

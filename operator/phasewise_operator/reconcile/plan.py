@@ -1,0 +1,97 @@
+"""From the spec and what is observed to the whole desired state: what to write, what to remove. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from phasewise_operator import render
+from phasewise_operator.kinds import DEPLOYMENT, Manifest
+from phasewise_operator.reconcile.owned import extract, owned_fields, owns
+from phasewise_operator.reconcile.state import Observed
+from phasewise_operator.render.context import Context, gpus_per_replica
+from phasewise_operator.render.engine import EngineTemplate, engine_deployment, engine_template
+from phasewise_operator.rollout import Rollout, Running, Wanted, plan_rollout
+from phasewise_runtime import contract
+
+
+@dataclass(frozen=True)
+class Plan:
+    desired: tuple[Manifest, ...]
+    engines: tuple[EngineTemplate, ...]
+    rollout: Rollout
+    write: tuple[Manifest, ...] = ()
+    """Of the desired children those that are missing or have drifted, in the order in which they are to be written."""
+    remove: tuple[Manifest, ...] = ()
+    """Live children that are not desired."""
+
+
+def make_plan(ctx: Context, observed: Observed) -> Plan:
+    """Raises RenderError where the spec cannot be rendered."""
+    engines = tuple(engine_template(ctx, role) for role in ctx.pools)
+    rollout = plan_rollout(_wanted(ctx, engines), _running(observed), ctx.spec.scaling.gpu_budget)
+    current = [engine_deployment(ctx, engine, rollout.current[engine.role]) for engine in engines]
+    desired = (*render.constant_children(ctx), *current, *_old_deployments(observed, rollout))
+    names = {_ref(m) for m in desired}
+    return Plan(
+        desired=desired,
+        engines=engines,
+        rollout=rollout,
+        write=tuple(m for m in desired if needs_write(m, observed)),
+        remove=tuple(m for m in observed.children.values() if _ref(m) not in names and _prunable(m)),
+    )
+
+
+def needs_write(intent: Manifest, observed: Observed) -> bool:
+    """Missing, meant otherwise than when it was last applied, or no longer ours in every field."""
+    live = observed.children.get(_ref(intent))
+    if live is None:
+        return True
+    annotations: dict[str, str] = live["metadata"].get("annotations") or {}
+    meant = intent["metadata"]["annotations"][contract.ANNOTATION_INTENT]
+    return annotations.get(contract.ANNOTATION_INTENT) != meant or not owns(owned_fields(live), intent)
+
+
+def pool_replicas(ctx: Context, role: str) -> int:
+    return ctx.pools[role].replicas.min
+
+
+def _wanted(ctx: Context, engines: Sequence[EngineTemplate]) -> list[Wanted]:
+    return [
+        Wanted(e.role, e.revision, e.fingerprint, pool_replicas(ctx, e.role), gpus_per_replica(ctx.pools[e.role]))
+        for e in engines
+    ]
+
+
+def _running(observed: Observed) -> list[Running]:
+    found: list[Running] = []
+    for w in observed.workloads:
+        if w.role in contract.ENGINE_ROLES:
+            pods = sum(p.role == w.role and p.revision == w.revision for p in observed.pods)
+            found.append(Running(w.role, w.revision, w.fingerprint, w.replicas, w.ready, pods))
+    return found
+
+
+def _old_deployments(observed: Observed, rollout: Rollout) -> list[Manifest]:
+    """An old revision cannot be rendered any more: what we own of it is applied again, with its new size."""
+    manifests: list[Manifest] = []
+    for workload in observed.workloads:
+        replicas = rollout.old.get((workload.role, workload.revision))
+        live = observed.child(DEPLOYMENT, workload.name)
+        if replicas is None or live is None:
+            continue
+        manifest = extract(live)
+        manifest["spec"]["replicas"] = replicas
+        if replicas != workload.replicas:
+            intent = f"{manifest['metadata']['annotations'][contract.ANNOTATION_INTENT].partition('.')[0]}.{replicas}"
+            manifest["metadata"]["annotations"][contract.ANNOTATION_INTENT] = intent
+        manifests.append(manifest)
+    return manifests
+
+
+def _prunable(live: Manifest) -> bool:
+    return live["kind"] != "Pod" and "deletionTimestamp" not in live["metadata"]
+
+
+def _ref(manifest: Manifest) -> tuple[str, str]:
+    return (manifest["kind"], manifest["metadata"]["name"])

@@ -1,0 +1,239 @@
+"""From what was planned and observed to status, conditions and Events. Pure; `now` is an argument.
+
+| condition     | True                                    | False                           | absent or Unknown     |
+|---------------|-----------------------------------------|---------------------------------|-----------------------|
+| ModelReady    | an engine pod of this revision is ready | an engine said why it cannot    | Unknown: still loading|
+| PrefillReady, | at least as many ready pods as wanted   | fewer; the reason is the pods'  | Prefill: absent where |
+| DecodeReady,  |                                         |                                 | there is no such pool |
+| RouterReady   |                                         |                                 |                       |
+| Ready         | all the above                           | the first that is not, its word |                       |
+| Reconciling   | the newest spec is not everywhere yet   | it is, or nothing moves         |                       |
+| Stalled       | nothing changes until somebody acts     | otherwise                       |                       |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from phasewise_operator.api.status import (
+    Condition,
+    ConditionStatus,
+    InferenceServiceStatus,
+    ModelStatus,
+    RoleStatus,
+    RouterStatus,
+    SloMeasure,
+    SloStatus,
+)
+from phasewise_operator.kinds import Manifest
+from phasewise_operator.reconcile.plan import Plan
+from phasewise_operator.reconcile.state import Failure, Observed, Workload
+from phasewise_operator.reconcile.trouble import Trouble, trouble_of
+from phasewise_operator.render.context import Context
+from phasewise_operator.render.router import service_url
+from phasewise_runtime import contract
+
+TITLES = {contract.PREFILL: "PrefillReady", contract.DECODE: "DecodeReady", contract.ROUTER: "RouterReady"}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A condition before it has times."""
+
+    type: str
+    status: ConditionStatus
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class RoleView:
+    """One role as it stands: wanted and ready counts, and what keeps it."""
+
+    role: str
+    desired: int
+    ready: int
+    """Of all revisions: what serves."""
+    current: int
+    """Ready at the wanted revision, with every pod of the newest template."""
+    pending: int
+    trouble: Trouble | None
+
+
+def report(ctx: Context, plan: Plan, observed: Observed, failures: Sequence[Failure]) -> list[Verdict]:
+    views = [_engine_view(plan, observed, e.role, e.revision) for e in plan.engines]
+    views.append(_router_view(ctx, observed))
+    roles = [_role_verdict(v) for v in views]
+    model = _model_verdict(ctx, views)
+    stalled = _stalled(views, failures)
+    settled = not plan.rollout.reason and all(v.current >= v.desired for v in views) and not failures
+    return [
+        _ready([model, *roles], stalled),
+        model,
+        *roles,
+        _reconciling(ctx, plan, settled, stalled, views),
+        stalled,
+    ]
+
+
+def refused(reason: str, message: str) -> list[Verdict]:
+    """Conditions of a spec that cannot be acted on: what runs is left as it is."""
+    return [
+        Verdict("Ready", ConditionStatus.FALSE, reason, message),
+        Verdict("Reconciling", ConditionStatus.FALSE, reason, "waits for a spec that can be acted on"),
+        Verdict("Stalled", ConditionStatus.TRUE, reason, message),
+    ]
+
+
+def status_of(
+    ctx: Context,
+    plan: Plan,
+    observed: Observed,
+    verdicts: Sequence[Verdict],
+    generation: int,
+    before: Manifest,
+    now: str,
+) -> Manifest:
+    """The whole status as JSON; conditions whose status is as before keep their time."""
+    views = {e.role: _engine_view(plan, observed, e.role, e.revision) for e in plan.engines}
+    revisions = {e.role: e.revision for e in plan.engines}
+    router = _router_view(ctx, observed)
+    pools = {
+        role: RoleStatus(
+            desired=v.desired,
+            ready=v.ready,
+            pending=v.pending,
+            revision=revisions[role],
+            summary=f"{v.ready}/{v.desired}",
+        )
+        for role, v in views.items()
+    }
+    slo = ctx.spec.slo
+    status = InferenceServiceStatus(
+        observed_generation=generation,
+        conditions=conditions(verdicts, generation, before, now),
+        url=service_url(ctx),
+        model=ModelStatus(name=ctx.model_name),
+        revision="-".join(revisions.values()),
+        fingerprint=plan.engines[-1].fingerprint,
+        prefill=pools.get(contract.PREFILL),
+        decode=pools.get(contract.DECODE),
+        router=RouterStatus(replicas=router.desired, ready=router.ready),
+        slo=SloStatus(
+            ttft=SloMeasure(target=slo.ttft, summary=f"-/{slo.ttft}"),
+            itl=SloMeasure(target=slo.itl, summary=f"-/{slo.itl}"),
+        ),
+    )
+    return status.to_json()
+
+
+def conditions(verdicts: Sequence[Verdict], generation: int, before: Manifest, now: str) -> list[Condition]:
+    known = {c["type"]: c for c in before.get("conditions", [])}
+    return [
+        Condition(
+            type=v.type,
+            status=v.status,
+            reason=v.reason,
+            message=v.message,
+            observed_generation=generation,
+            last_transition_time=known[v.type]["lastTransitionTime"]
+            if known.get(v.type, {}).get("status") == v.status.value
+            else now,
+        )
+        for v in verdicts
+    ]
+
+
+def news(verdicts: Sequence[Verdict], before: Manifest) -> list[Verdict]:
+    """Verdicts worth an Event: Ready or Stalled changed, or the reason for it."""
+    known = {c["type"]: (c["status"], c["reason"]) for c in before.get("conditions", [])}
+    told = [v for v in verdicts if v.type in ("Ready", "Stalled")]
+    fresh = [v for v in told if known.get(v.type) != (v.status.value, v.reason)]
+    return [v for v in fresh if v.type == "Ready" or v.status is ConditionStatus.TRUE or v.type in known]
+
+
+def _engine_view(plan: Plan, observed: Observed, role: str, revision: str) -> RoleView:
+    pods = [p for p in observed.pods if p.role == role and not p.deleting]
+    mine = [p for p in pods if p.revision == revision]
+    workload = next((w for w in observed.workloads if w.role == role and w.revision == revision), None)
+    desired = plan.rollout.current[role]
+    trouble = trouble_of(mine) or _creation_trouble(workload)
+    ready = sum(p.ready for p in pods)
+    return RoleView(role, desired, ready, _current(workload), sum(not p.ready for p in pods), trouble)
+
+
+def _router_view(ctx: Context, observed: Observed) -> RoleView:
+    pods = [p for p in observed.pods if p.role == contract.ROUTER and not p.deleting]
+    workload = next((w for w in observed.workloads if w.role == contract.ROUTER), None)
+    trouble = trouble_of(pods) or _creation_trouble(workload)
+    ready = sum(p.ready for p in pods)
+    desired = ctx.spec.router.replicas
+    return RoleView(contract.ROUTER, desired, ready, _current(workload), sum(not p.ready for p in pods), trouble)
+
+
+def _current(workload: Workload | None) -> int:
+    """Ready pods that are also of the newest template; 0 while the Deployment's status is of an older one."""
+    return min(workload.ready, workload.updated) if workload and workload.observed else 0
+
+
+def _creation_trouble(workload: Workload | None) -> Trouble | None:
+    if workload is None or not workload.replica_failure:
+        return None
+    return Trouble("PodsRefused", f"pods of {workload.name} cannot be created: {workload.replica_failure}", stalls=True)
+
+
+def _role_verdict(view: RoleView) -> Verdict:
+    title = TITLES[view.role]
+    count = f"{view.ready} of {view.desired} replicas are ready"
+    if view.desired == 0:
+        return Verdict(title, ConditionStatus.FALSE, "ScaledToZero", "no replica is wanted")
+    if view.ready >= view.desired:
+        return Verdict(title, ConditionStatus.TRUE, "ReplicasReady", count)
+    if view.trouble:
+        return Verdict(title, ConditionStatus.FALSE, view.trouble.reason, view.trouble.message)
+    return Verdict(title, ConditionStatus.FALSE, "ReplicasStarting", count)
+
+
+def _model_verdict(ctx: Context, views: Sequence[RoleView]) -> Verdict:
+    engines = [v for v in views if v.role != contract.ROUTER]
+    if any(v.current > 0 for v in engines):
+        return Verdict("ModelReady", ConditionStatus.TRUE, "Loaded", f"{ctx.spec.model.uri} is loaded")
+    trouble = next((v.trouble for v in engines if v.trouble and v.trouble.reason.startswith("Model")), None)
+    if trouble:
+        return Verdict("ModelReady", ConditionStatus.FALSE, trouble.reason, trouble.message)
+    return Verdict("ModelReady", ConditionStatus.UNKNOWN, "Loading", f"no engine has loaded {ctx.spec.model.uri} yet")
+
+
+def _stalled(views: Sequence[RoleView], failures: Sequence[Failure]) -> Verdict:
+    refusal = next((f for f in failures if f.refused or f.reason == "NameConflict"), None)
+    if refusal:
+        text = f"{refusal.kind} {refusal.name}: {refusal.message}"
+        return Verdict("Stalled", ConditionStatus.TRUE, refusal.reason, text)
+    trouble = next((v.trouble for v in views if v.trouble and v.trouble.stalls), None)
+    if trouble:
+        return Verdict("Stalled", ConditionStatus.TRUE, trouble.reason, trouble.message)
+    return Verdict("Stalled", ConditionStatus.FALSE, "Progressing", "nothing waits for a person")
+
+
+def _reconciling(ctx: Context, plan: Plan, settled: bool, stalled: Verdict, views: Sequence[RoleView]) -> Verdict:
+    if ctx.spec.paused:
+        return Verdict("Reconciling", ConditionStatus.FALSE, "Paused", "spec.paused is true: nothing is changed")
+    if settled:
+        return Verdict("Reconciling", ConditionStatus.FALSE, "Reconciled", "what runs is what the spec asks for")
+    if stalled.status is ConditionStatus.TRUE:
+        return Verdict("Reconciling", ConditionStatus.FALSE, stalled.reason, "stalled: see the condition Stalled")
+    waits = ", ".join(f"{v.role} {v.current} of {v.desired}" for v in views if v.current < v.desired)
+    text = plan.rollout.reason or f"waiting for replicas of the newest spec: {waits}"
+    return Verdict("Reconciling", ConditionStatus.TRUE, "RollingOut" if plan.rollout.reason else "Progressing", text)
+
+
+def _ready(parts: Sequence[Verdict], stalled: Verdict) -> Verdict:
+    """The sub-condition's own reason goes up, so that one look tells why."""
+    missing = [p for p in parts if p.type != "ModelReady" and p.status is not ConditionStatus.TRUE]
+    if not missing:
+        return Verdict("Ready", ConditionStatus.TRUE, "Serving", "all pools and the router are ready")
+    if stalled.status is ConditionStatus.TRUE:
+        return Verdict("Ready", ConditionStatus.FALSE, stalled.reason, stalled.message)
+    first = missing[0]
+    return Verdict("Ready", ConditionStatus.FALSE, first.reason, f"{first.type}: {first.message}")

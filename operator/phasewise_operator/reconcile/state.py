@@ -1,0 +1,139 @@
+"""What one pass knows of a service's children and pods. Frozen; made by observe, read by plan and report. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from phasewise_operator.kinds import Kind, Manifest
+from phasewise_runtime import contract
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A live Deployment of ours."""
+
+    name: str
+    role: str
+    revision: str
+    fingerprint: str
+    replicas: int
+    ready: int
+    available: int
+    updated: int
+    observed: bool
+    """Its status speaks of its newest generation."""
+    created: str
+    replica_failure: str = ""
+    """Why its pods cannot be created: quota, admission."""
+
+    @classmethod
+    def of(cls, live: Manifest) -> Workload:
+        labels: Mapping[str, str] = live["metadata"].get("labels", {})
+        spec, status = live.get("spec", {}), live.get("status", {})
+        conditions = {c["type"]: c for c in status.get("conditions", [])}
+        failure = conditions.get("ReplicaFailure", {})
+        return cls(
+            name=live["metadata"]["name"],
+            role=labels.get(contract.LABEL_ROLE, ""),
+            revision=labels.get(contract.LABEL_REVISION, ""),
+            fingerprint=labels.get(contract.LABEL_FINGERPRINT, ""),
+            replicas=spec.get("replicas", 1),
+            ready=status.get("readyReplicas", 0),
+            available=status.get("availableReplicas", 0),
+            updated=status.get("updatedReplicas", 0),
+            observed=status.get("observedGeneration", 0) >= live["metadata"].get("generation", 0),
+            created=live["metadata"].get("creationTimestamp", ""),
+            replica_failure=failure.get("message", "") if failure.get("status") == "True" else "",
+        )
+
+
+@dataclass(frozen=True)
+class PodView:
+    """What a pod says of itself, as far as a user's question "why not ready" needs it."""
+
+    name: str
+    role: str
+    revision: str
+    ready: bool
+    deleting: bool
+    unschedulable: str = ""
+    """The scheduler's message."""
+    waiting_reason: str = ""
+    waiting_message: str = ""
+    last_words: str = ""
+    """Termination message of the container that ended last."""
+    restarts: int = 0
+    mount_error: str = ""
+    """From the pod's Events: a volume that cannot be mounted shows nowhere in its status."""
+
+    @classmethod
+    def of(cls, live: Manifest, mount_error: str = "") -> PodView:
+        labels: Mapping[str, str] = live["metadata"].get("labels", {})
+        status = live.get("status", {})
+        conditions = {c["type"]: c for c in status.get("conditions", [])}
+        scheduled = conditions.get("PodScheduled", {})
+        waiting = _waiting(status)
+        return cls(
+            name=live["metadata"]["name"],
+            role=labels.get(contract.LABEL_ROLE, ""),
+            revision=labels.get(contract.LABEL_REVISION, ""),
+            ready=conditions.get("Ready", {}).get("status") == "True",
+            deleting="deletionTimestamp" in live["metadata"],
+            unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
+            waiting_reason=waiting.get("reason", ""),
+            waiting_message=waiting.get("message", ""),
+            last_words=_last_words(status),
+            restarts=sum(c.get("restartCount", 0) for c in status.get("containerStatuses", [])),
+            mount_error=mount_error,
+        )
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Everything a pass knows. `children` are all labelled objects of ours that this very service owns."""
+
+    children: Mapping[tuple[str, str], Manifest] = field(default_factory=dict[tuple[str, str], Manifest])
+    """By kind and name."""
+    pods: tuple[PodView, ...] = ()
+
+    def child(self, kind: Kind, name: str) -> Manifest | None:
+        return self.children.get((kind.name, name))
+
+    @property
+    def workloads(self) -> list[Workload]:
+        """Oldest first."""
+        found = [Workload.of(m) for (kind, _), m in self.children.items() if kind == "Deployment"]
+        return sorted(found, key=lambda w: (w.created, w.name))
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A child that could not be written. `refused`: trying again is of no use until something changes."""
+
+    kind: str
+    name: str
+    reason: str
+    message: str
+    refused: bool
+
+
+def _container_statuses(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+
+
+def _waiting(status: Mapping[str, Any]) -> Mapping[str, str]:
+    """The first container that waits, but for one that merely waits for those before it."""
+    states = [c.get("state", {}).get("waiting") for c in _container_statuses(status)]
+    told: list[Mapping[str, str]] = [s for s in states if s]
+    return next((s for s in told if s.get("reason") != "PodInitializing"), told[0] if told else {})
+
+
+def _last_words(status: Mapping[str, Any]) -> str:
+    for container in _container_statuses(status):
+        for state in (container.get("state", {}), container.get("lastState", {})):
+            ended = state.get("terminated")
+            if ended and ended.get("exitCode") != 0 and ended.get("message"):
+                return str(ended["message"]).strip()
+    return ""

@@ -1,0 +1,77 @@
+"""What every builder is given: one service, parsed, and the images the operator was told to use. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from phasewise_operator.api.spec import InferenceServiceSpec, Pool
+from phasewise_operator.kinds import INFERENCE_SERVICE, Manifest
+from phasewise_runtime import contract
+
+
+class RenderError(ValueError):
+    """The spec asks for what cannot be rendered; the message says what to write instead."""
+
+
+@dataclass(frozen=True)
+class Images:
+    runtime: str
+    engine: str
+    pull_policy: str
+
+
+@dataclass(frozen=True)
+class Context:
+    namespace: str
+    name: str
+    uid: str
+    spec: InferenceServiceSpec
+    images: Images
+
+    @property
+    def model_name(self) -> str:
+        """The name under which clients ask for the model."""
+        return self.spec.model.name or self.name
+
+    @property
+    def disaggregated(self) -> bool:
+        return self.spec.prefill is not None
+
+    @property
+    def engine_image(self) -> str:
+        return self.spec.engine.image or self.images.engine
+
+    @property
+    def pull_policy(self) -> str:
+        return self.spec.engine.image_pull_policy or self.images.pull_policy
+
+    @property
+    def pools(self) -> dict[str, Pool]:
+        """Pool by role; no prefill where decode does both phases."""
+        pools = {contract.PREFILL: self.spec.prefill, contract.DECODE: self.spec.decode}
+        return {role: pool for role, pool in pools.items() if pool is not None}
+
+    def child_name(self, *parts: str) -> str:
+        return "-".join((self.name, *parts))
+
+    def owner(self) -> Manifest:
+        """Kubernetes' garbage collector removes what carries this when the service goes."""
+        return {
+            "apiVersion": INFERENCE_SERVICE.api_version,
+            "kind": INFERENCE_SERVICE.name,
+            "name": self.name,
+            "uid": self.uid,
+            "controller": True,
+            "blockOwnerDeletion": False,
+        }
+
+
+def selector(ctx: Context, role: str, revision: str | None = None) -> dict[str, str]:
+    """What never changes in a child's life: selectors are immutable, so they are apart from the labels shown."""
+    labels = {contract.LABEL_SERVICE: ctx.name, contract.LABEL_ROLE: role}
+    return labels if revision is None else {**labels, contract.LABEL_REVISION: revision}
+
+
+def gpus_per_replica(pool: Pool) -> int:
+    """GPUs that one replica of a pool takes; 0 on CPU."""
+    return pool.parallelism.tensor * pool.parallelism.pipeline if pool.accelerator else 0

@@ -1,0 +1,258 @@
+"""One engine role's Deployment: an unmodified engine image, with the launcher brought by an init container. Pure.
+
+What is KV state and what is a revision is computed here from the very pod that is rendered: see `identify`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from phasewise_operator.api.spec import Pool
+from phasewise_operator.kinds import DEPLOYMENT, Manifest
+from phasewise_operator.render import pods
+from phasewise_operator.render.context import Context, RenderError, gpus_per_replica, selector
+from phasewise_operator.render.merge import merge_template
+from phasewise_operator.render.stamp import common_labels, digest, stamp
+from phasewise_runtime import contract
+from phasewise_runtime.engine.config import EngineConfig
+
+CONTAINER: Final = "engine"
+STARTUP_SECONDS: Final = 3600
+SETTLE_SECONDS: Final = 2
+KV_LEASE_SECONDS: Final = 30
+EXIT_MARGIN_SECONDS: Final = 30
+"""For vLLM's own shutdown after the last stream."""
+KV_ARGS: Final = (
+    "block-size",
+    "disable-hybrid-kv-cache-manager",
+    "dtype",
+    "enable-prefix-caching",
+    "hf-overrides",
+    "kv-cache-dtype",
+    "kv-transfer-config",
+    "quantization",
+    "revision",
+    "speculative-config",
+    "attention-backend",
+)
+"""Engine arguments that decide what a KV block means."""
+KV_ENV: Final = ("VLLM_ATTENTION_BACKEND", "VLLM_KV_CACHE_LAYOUT")
+
+
+@dataclass(frozen=True)
+class EngineTemplate:
+    """A rendered role: what would run, under which revision, and whose KV cache it can read."""
+
+    role: str
+    revision: str
+    fingerprint: str
+    template: dict[str, Any]
+
+
+def engine_template(ctx: Context, role: str) -> EngineTemplate:
+    """Raises RenderError where the pool's template asks for what only Phasewise may set."""
+    pool = ctx.pools[role]
+    config = engine_config(ctx, role, pool)
+    ours = {"metadata": {}, "spec": _pod_spec(ctx, role, pool, config)}
+    template = merge_template(ours, pool.template or {}, f"spec.{role}.template", CONTAINER)
+    revision = digest(_revision_inputs(ctx, pool, config))
+    fingerprint = digest(_kv_inputs(config, template))
+    template["metadata"]["labels"] = {
+        **template["metadata"].get("labels", {}),
+        **common_labels(ctx, role),
+        contract.LABEL_REVISION: revision,
+        contract.LABEL_FINGERPRINT: fingerprint,
+        contract.LABEL_LLMD_ROLE: role if ctx.disaggregated else "prefill-decode",
+        contract.LABEL_LLMD_MODEL: label_value(ctx.model_name),
+    }
+    return EngineTemplate(role, revision, fingerprint, template)
+
+
+def engine_deployment(ctx: Context, engine: EngineTemplate, replicas: int) -> Manifest:
+    """One Deployment for one role and revision. Its own rolling update serves operator upgrades only."""
+    spec = {
+        "replicas": replicas,
+        "revisionHistoryLimit": 1,
+        "progressDeadlineSeconds": STARTUP_SECONDS + 600,
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+        "selector": {"matchLabels": selector(ctx, engine.role, engine.revision)},
+        "template": engine.template,
+    }
+    labels = {contract.LABEL_REVISION: engine.revision, contract.LABEL_FINGERPRINT: engine.fingerprint}
+    name = ctx.child_name(engine.role, engine.revision)
+    return stamp(ctx, DEPLOYMENT, name, engine.role, {"spec": spec}, labels)
+
+
+def engine_config(ctx: Context, role: str, pool: Pool) -> EngineConfig:
+    return EngineConfig(
+        service=ctx.name,
+        role=cast("Any", role),
+        model_uri=ctx.spec.model.uri,
+        model_name=ctx.model_name,
+        disaggregated=ctx.disaggregated,
+        device="gpu" if pool.accelerator else "cpu",
+        tensor=pool.parallelism.tensor,
+        pipeline=pool.parallelism.pipeline,
+        args=dict(ctx.spec.engine.args),
+        max_generation_seconds=ctx.spec.max_generation_seconds,
+        itl_target_ms=None if ctx.disaggregated else ctx.spec.slo.itl.seconds * 1000,
+        kv_lease_seconds=KV_LEASE_SECONDS,
+        settle_seconds=SETTLE_SECONDS,
+        startup_seconds=STARTUP_SECONDS,
+        secrets_dir=pods.secret_dir("model") if ctx.spec.model.secret_ref else None,
+    )
+
+
+def grace_seconds(ctx: Context) -> int:
+    """Covers settling, the longest allowed generation, KV that waits to be pulled, and the engine's own exit."""
+    return SETTLE_SECONDS + ctx.spec.max_generation_seconds + KV_LEASE_SECONDS + EXIT_MARGIN_SECONDS
+
+
+def label_value(text: str) -> str:
+    """A model name as a label value: what is not allowed becomes '-', at most 63 characters."""
+    kept = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in text)[:63]
+    return kept.strip("-_.")
+
+
+def _pod_spec(ctx: Context, role: str, pool: Pool, config: EngineConfig) -> dict[str, Any]:
+    accelerator = pool.accelerator
+    placement = {"nodeSelector": dict(accelerator.node_selector)} if accelerator and accelerator.node_selector else {}
+    return {
+        "serviceAccountName": ctx.child_name("engine"),
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": grace_seconds(ctx),
+        "securityContext": pods.POD_SECURITY,
+        **pods.pull_secrets(ctx),
+        **placement,
+        "topologySpreadConstraints": [_spread(ctx, role)],
+        "initContainers": [_init_container(ctx)],
+        "containers": [_container(ctx, pool, config)],
+        "volumes": _volumes(ctx),
+    }
+
+
+def _spread(ctx: Context, role: str) -> dict[str, Any]:
+    return {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": selector(ctx, role)},
+    }
+
+
+def _init_container(ctx: Context) -> dict[str, Any]:
+    return {
+        "name": "launcher",
+        "image": ctx.images.runtime,
+        "imagePullPolicy": ctx.images.pull_policy,
+        "command": ["cp", contract.LAUNCHER_SOURCE, f"{contract.LAUNCHER_DIR}/launcher.pyz"],
+        "securityContext": pods.CONTAINER_SECURITY,
+        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}},
+        "volumeMounts": [pods.mount("launcher", contract.LAUNCHER_DIR)],
+    }
+
+
+def _container(ctx: Context, pool: Pool, config: EngineConfig) -> dict[str, Any]:
+    scratch = contract.SCRATCH_DIR
+    return {
+        "name": CONTAINER,
+        "image": ctx.engine_image,
+        "imagePullPolicy": ctx.pull_policy,
+        "command": ["python3", f"{contract.LAUNCHER_DIR}/launcher.pyz"],
+        "env": [
+            {"name": contract.ENV_ENGINE_CONFIG, "value": config.to_json()},
+            pods.field_env(contract.ENV_POD_IP, "status.podIP"),
+            pods.field_env(contract.ENV_POD_NAME, "metadata.name"),
+            {"name": "HOME", "value": scratch},
+            {"name": "USER", "value": "phasewise"},
+        ],
+        "ports": [
+            {"name": "http", "containerPort": contract.ENGINE_PORT, "protocol": "TCP"},
+            {"name": "launcher", "containerPort": contract.LAUNCHER_PORT, "protocol": "TCP"},
+            {"name": "kv-handshake", "containerPort": contract.NIXL_SIDE_CHANNEL_PORT, "protocol": "TCP"},
+        ],
+        "resources": _resources(pool),
+        "securityContext": pods.CONTAINER_SECURITY,
+        "startupProbe": pods.http_probe(contract.PATH_STARTED, "launcher", period=2, failures=STARTUP_SECONDS // 2),
+        "readinessProbe": pods.http_probe(contract.PATH_READY, "launcher", period=2, failures=3),
+        "livenessProbe": pods.http_probe(contract.PATH_LIVE, "launcher", period=10, failures=6),
+        "terminationMessagePath": contract.TERMINATION_LOG,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": _mounts(ctx),
+    }
+
+
+def _resources(pool: Pool) -> dict[str, Any]:
+    given = pool.resources.to_json() if pool.resources else {}
+    gpus = gpus_per_replica(pool)
+    if pool.accelerator and gpus:
+        name = pool.accelerator.resource
+        for part in ("requests", "limits"):
+            given[part] = {**given.get(part, {}), name: str(gpus)}
+    return {part: {k: str(v) for k, v in values.items()} for part, values in given.items() if values}
+
+
+def _volumes(ctx: Context) -> list[dict[str, Any]]:
+    volumes = [
+        pods.empty_dir("launcher"),
+        pods.empty_dir("scratch"),
+        pods.empty_dir("tmp"),
+        pods.empty_dir("shm", medium="Memory"),
+        _model_volume(ctx),
+    ]
+    if ctx.spec.model.secret_ref:
+        volumes.append(pods.secret_volume("model-secret", ctx.spec.model.secret_ref))
+    return volumes
+
+
+def _mounts(ctx: Context) -> list[dict[str, Any]]:
+    from_claim = ctx.spec.model.uri.startswith("pvc://")
+    mounts = [
+        pods.mount("launcher", contract.LAUNCHER_DIR, read_only=True),
+        pods.mount("scratch", contract.SCRATCH_DIR),
+        pods.mount("tmp", "/tmp"),  # noqa: S108 - the engine's libraries expect it; it is the pod's own emptyDir
+        pods.mount("shm", "/dev/shm"),  # noqa: S108
+        pods.mount("models", contract.MODEL_CACHE_DIR, read_only=from_claim),
+    ]
+    if ctx.spec.model.secret_ref:
+        mounts.append(pods.mount("model-secret", pods.secret_dir("model"), read_only=True))
+    return mounts
+
+
+def _model_volume(ctx: Context) -> dict[str, Any]:
+    uri = ctx.spec.model.uri
+    if not uri.startswith("pvc://"):
+        return pods.empty_dir("models")
+    claim = uri.removeprefix("pvc://").partition("/")[0]
+    if not claim:
+        raise RenderError(f"spec.model.uri is {uri!r}: write pvc://<claim>/<path in the volume>")
+    return {"name": "models", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+
+
+def _revision_inputs(ctx: Context, pool: Pool, config: EngineConfig) -> dict[str, Any]:
+    """What the user chose that makes new pods necessary: an explicit list, so that a new field rolls nobody."""
+    return {
+        "config": config.to_json(),
+        "image": ctx.engine_image,
+        "resources": _resources(pool),
+        "nodeSelector": dict(pool.accelerator.node_selector) if pool.accelerator else {},
+        "template": pool.template or {},
+        "pullSecrets": pods.pull_secrets(ctx),
+        "secret": ctx.spec.model.secret_ref.name if ctx.spec.model.secret_ref else None,
+    }
+
+
+def _kv_inputs(config: EngineConfig, template: dict[str, Any]) -> dict[str, Any]:
+    """What must be equal for one pod to read another's KV blocks. Parallel sizes may differ: NIXL maps them."""
+    container = next(c for c in template["spec"]["containers"] if c["name"] == CONTAINER)
+    env = {e["name"]: e.get("value") for e in container.get("env", [])}
+    return {
+        "image": container["image"],
+        "model": config.model_uri,
+        "connector": "NixlConnector" if config.disaggregated else None,
+        "device": config.device,
+        "args": {name: config.args[name] for name in KV_ARGS if name in config.args},
+        "env": {name: env[name] for name in KV_ENV if name in env},
+    }

@@ -1,0 +1,100 @@
+"""Which revision of a pool gets how many replicas next. Pure.
+
+Pods of different KV fingerprints cannot serve one request together. So a change that keeps the fingerprint replaces
+one pool, replica by replica; one that changes it brings up a whole new pair of pools beside the old, and the old goes
+when the new can take all the traffic. Where a GPU budget does not hold both, the old goes first.
+
+The answer follows from what is observed alone, so a change of mind half-way is no special case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A role as the spec has it now."""
+
+    role: str
+    revision: str
+    fingerprint: str
+    replicas: int
+    gpus: int
+    """GPUs a replica."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """A live Deployment of an engine role."""
+
+    role: str
+    revision: str
+    fingerprint: str
+    replicas: int
+    ready: int
+    pods: int
+    """Pods that exist, terminating ones too: they hold their GPUs until they are gone."""
+
+
+@dataclass(frozen=True)
+class Rollout:
+    current: Mapping[str, int]
+    """Replicas of the wanted revision, by role."""
+    old: Mapping[tuple[str, str], int]
+    """Replicas of every other revision that stays, by role and revision; what is not named goes."""
+    reason: str
+    """Empty where nothing is under way."""
+
+
+def plan_rollout(wanted: Sequence[Wanted], running: Sequence[Running], gpu_budget: int | None) -> Rollout:
+    now = {(r.role, r.revision): r for r in running}
+    old = [r for r in running if r.revision not in {w.revision for w in wanted if w.role == r.role}]
+    if not old:
+        return Rollout({w.role: w.replicas for w in wanted}, {}, "")
+    if gpu_budget is not None and _gpus(wanted, running) > gpu_budget:
+        return _release_first(wanted, old, gpu_budget)
+    whole = all(_ready(now, w) >= w.replicas for w in wanted)
+    kept: dict[tuple[str, str], int] = {}
+    for want in wanted:
+        for was in (r for r in old if r.role == want.role):
+            replicas = 0 if whole else _keep(want, was, _ready(now, want))
+            if replicas > 0:
+                kept[was.role, was.revision] = replicas
+    reason = "" if whole else "the new revision comes up beside the old, which goes on serving until it is ready"
+    return Rollout({w.role: w.replicas for w in wanted}, kept, reason)
+
+
+def _ready(now: Mapping[tuple[str, str], Running], want: Wanted) -> int:
+    found = now.get((want.role, want.revision))
+    return found.ready if found else 0
+
+
+def _keep(want: Wanted, was: Running, ready: int) -> int:
+    """Replicas an old revision keeps: what never got ready serves nobody; a readable peer is replaced one by one."""
+    if was.ready == 0:
+        return 0
+    if was.fingerprint == want.fingerprint:
+        return max(0, min(was.replicas, want.replicas - ready))
+    return was.replicas
+
+
+def _gpus(wanted: Sequence[Wanted], running: Sequence[Running]) -> int:
+    """GPUs held if the new came beside the old."""
+    each = {w.role: w.gpus for w in wanted}
+    current = {(w.role, w.revision) for w in wanted}
+    held = sum(max(r.pods, r.replicas) * each.get(r.role, 0) for r in running if (r.role, r.revision) not in current)
+    return held + sum(w.replicas * w.gpus for w in wanted)
+
+
+def _release_first(wanted: Sequence[Wanted], old: Sequence[Running], budget: int) -> Rollout:
+    """The old goes at once; the new takes, in the order of the roles, what its pods have let go."""
+    each = {w.role: w.gpus for w in wanted}
+    free = budget - sum(r.pods * each.get(r.role, 0) for r in old)
+    current: dict[str, int] = {}
+    for want in wanted:
+        fits = want.replicas if want.gpus == 0 else max(0, min(want.replicas, free // want.gpus))
+        current[want.role] = fits
+        free -= fits * want.gpus
+    return Rollout(current, {}, f"the GPU budget of {budget} does not hold both revisions: the old goes first")

@@ -1,0 +1,96 @@
+"""The operator's settings, read once from the environment and validated: the one place that knows their names.
+
+The chart sets every one of them. Imports nothing of the operator.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from phasewise_runtime import contract
+
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+_LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+class SettingsError(ValueError):
+    """A setting cannot be used; the message names the variable and what it takes."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    runtime_image: str = "phasewise/runtime:dev"
+    """Runs the router, and brings the launcher into engine pods."""
+    engine_image: str = "vllm/vllm-openai:v0.32.0"
+    """Engine image of services that name none."""
+    image_pull_policy: str = "IfNotPresent"
+    watch_namespaces: tuple[str, ...] = ()
+    """Empty: all of them."""
+    log_level: str = "INFO"
+    identity: str = field(default_factory=socket.gethostname)
+    namespace: str = "default"
+    """The operator's own: its Lease lies there."""
+    port: int = contract.OPERATOR_PORT
+    lease_name: str = "phasewise-operator"
+    lease_seconds: float = 15.0
+    """A holder that has not renewed for so long may be replaced."""
+    renew_deadline_seconds: float = 10.0
+    """A holder that could not renew for so long stops acting by itself."""
+    retry_seconds: float = 2.0
+    workers: int = 8
+    resync_seconds: float = 300.0
+    """Every service is looked at again at least so often, and every child kind listed again."""
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str]) -> Settings:
+        """Raises SettingsError for a value that cannot be used."""
+        base = cls()
+        level = env.get("PHASEWISE_LOG_LEVEL", base.log_level).upper()
+        _one_of("PHASEWISE_LOG_LEVEL", level, _LOG_LEVELS)
+        policy = env.get("PHASEWISE_IMAGE_PULL_POLICY", base.image_pull_policy)
+        _one_of("PHASEWISE_IMAGE_PULL_POLICY", policy, _PULL_POLICIES)
+        return cls(
+            runtime_image=_image(env, "PHASEWISE_RUNTIME_IMAGE", base.runtime_image),
+            engine_image=_image(env, "PHASEWISE_ENGINE_IMAGE", base.engine_image),
+            image_pull_policy=policy,
+            watch_namespaces=_namespaces(env.get("PHASEWISE_WATCH_NAMESPACES", "")),
+            log_level=level,
+            identity=env.get(contract.ENV_POD_NAME, base.identity),
+            namespace=env.get(contract.ENV_NAMESPACE, base.namespace),
+            port=_port(env.get("PHASEWISE_PORT", str(base.port))),
+        )
+
+    @property
+    def logging_level(self) -> int:
+        return logging.getLevelNamesMapping()[self.log_level]
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise SettingsError(f"{name} is {value!r}; write one of {', '.join(allowed)}")
+
+
+def _image(env: Mapping[str, str], name: str, default: str) -> str:
+    value = env.get(name, default).strip()
+    if not value or any(c.isspace() for c in value):
+        raise SettingsError(f"{name} is {value!r}; write an image reference such as {default}")
+    return value
+
+
+def _namespaces(text: str) -> tuple[str, ...]:
+    names = tuple(sorted({n.strip() for n in text.split(",") if n.strip()}))
+    for name in names:
+        if not _NAMESPACE.fullmatch(name):
+            raise SettingsError(f"PHASEWISE_WATCH_NAMESPACES names {name!r}; write namespace names, comma-separated")
+    return names
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise SettingsError(f"PHASEWISE_PORT is {text!r}; write a port number from 1 to 65535")
+    return int(text)

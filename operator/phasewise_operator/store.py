@@ -1,0 +1,126 @@
+"""What the watches have shown: one trimmed copy of each object that matters, indexed by service.
+
+Fed by handlers (events) and by resync (lists); read by reconcile/observe. Not a source of truth: everything here can be
+thrown away and read again from the API server.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from phasewise_operator.kinds import INFERENCE_SERVICE, Kind, Manifest
+from phasewise_runtime import contract
+
+Key = tuple[str, str]
+"""Namespace and name of an InferenceService."""
+
+
+class Store:
+    def __init__(self) -> None:
+        self._services: dict[Key, Manifest] = {}
+        self._children: defaultdict[Key, dict[tuple[str, str], Manifest]] = defaultdict(dict)
+
+    def put(self, kind: Kind, manifest: Manifest) -> Key | None:
+        """Keep the newer of what is known and what came; returns the key of the service concerned."""
+        key = service_key(kind, manifest)
+        if key is None:
+            return None
+        slim = trim(kind, manifest)
+        if kind is INFERENCE_SERVICE:
+            self._services[key] = _newer(self._services.get(key), slim)
+        else:
+            children, ref = self._children[key], (kind.name, str(manifest["metadata"]["name"]))
+            children[ref] = _newer(children.get(ref), slim)
+        return key
+
+    def drop(self, kind: Kind, manifest: Manifest) -> Key | None:
+        """Forget a deleted object, unless another of the same name has come since."""
+        key = service_key(kind, manifest)
+        if key is None:
+            return None
+        uid = manifest["metadata"].get("uid")
+        if kind is INFERENCE_SERVICE:
+            if self._services.get(key, {}).get("metadata", {}).get("uid") == uid:
+                del self._services[key]
+        else:
+            children, ref = self._children[key], (kind.name, str(manifest["metadata"]["name"]))
+            if children.get(ref, {}).get("metadata", {}).get("uid") == uid:
+                del children[ref]
+            if not children:
+                del self._children[key]
+        return key
+
+    def service(self, key: Key) -> Manifest | None:
+        return self._services.get(key)
+
+    def children(self, key: Key, kind: Kind | None = None) -> list[Manifest]:
+        """All children of a service, or those of one kind, by name."""
+        known = self._children.get(key, {})
+        return [m for (k, _), m in sorted(known.items()) if kind is None or k == kind.name]
+
+    def keys(self) -> set[Key]:
+        return set(self._services) | set(self._children)
+
+    def replace(self, kind: Kind, listed: Iterable[Manifest]) -> set[Key]:
+        """Take a full list of one kind as the truth: what it lacks was deleted unseen. Returns what changed."""
+        changed: set[Key] = set()
+        seen: set[str] = set()
+        for manifest in listed:
+            seen.add(str(manifest["metadata"]["uid"]))
+            before = self._version(kind, manifest)
+            key = self.put(kind, manifest)
+            if key is not None and before != manifest["metadata"].get("resourceVersion"):
+                changed.add(key)
+        for manifest in self._all(kind):
+            if manifest["metadata"]["uid"] not in seen and (key := self.drop(kind, manifest)):
+                changed.add(key)
+        return changed
+
+    def _all(self, kind: Kind) -> list[Manifest]:
+        if kind is INFERENCE_SERVICE:
+            return list(self._services.values())
+        return [m for children in self._children.values() for (k, _), m in children.items() if k == kind.name]
+
+    def _version(self, kind: Kind, manifest: Manifest) -> str | None:
+        key = service_key(kind, manifest)
+        if key is None:
+            return None
+        if kind is INFERENCE_SERVICE:
+            known = self._services.get(key)
+        else:
+            known = self._children.get(key, {}).get((kind.name, str(manifest["metadata"]["name"])))
+        return known["metadata"].get("resourceVersion") if known else None
+
+
+def service_key(kind: Kind, manifest: Manifest) -> Key | None:
+    """Which service an object belongs to: itself, or the one its label names; None: not ours."""
+    meta: dict[str, Any] = manifest["metadata"]
+    if kind is INFERENCE_SERVICE:
+        return (meta["namespace"], meta["name"])
+    labels: dict[str, str] = meta.get("labels") or {}
+    name = labels.get(contract.LABEL_SERVICE)
+    return (meta["namespace"], name) if name else None
+
+
+def trim(kind: Kind, manifest: Manifest) -> Manifest:
+    """A copy without what nobody reads: other managers' field lists, and a pod's spec but for what it waits on."""
+    meta = dict(manifest["metadata"])
+    meta["managedFields"] = [m for m in meta.get("managedFields", []) if m.get("manager") == contract.FIELD_MANAGER]
+    slim: Manifest = {**manifest, "metadata": meta, "kind": kind.name, "apiVersion": kind.api_version}
+    if kind.name == "Pod":
+        slim["spec"] = {"nodeName": manifest.get("spec", {}).get("nodeName")}
+    return slim
+
+
+def _newer(known: Manifest | None, came: Manifest) -> Manifest:
+    """An answer to our own write may overtake the watch: never go back. Versions of one uid grow."""
+    if known is None or known["metadata"].get("uid") != came["metadata"].get("uid"):
+        return came
+    return came if _number(came) >= _number(known) else known
+
+
+def _number(manifest: Manifest) -> int:
+    text = str(manifest["metadata"].get("resourceVersion", ""))
+    return int(text) if text.isdecimal() else 0

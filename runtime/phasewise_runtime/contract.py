@@ -1,0 +1,77 @@
+"""Names shared by the operator, the launcher and the router: ports, labels, paths, headers, metrics.
+
+Both sides import this module and nothing else of each other. It imports nothing but the standard library, so
+that it also runs inside any engine image (Python 3.10 and later). A name here is a promise between processes of
+different versions: rename one only together with a migration.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# --- API ---------------------------------------------------------------------------------------------------
+API_GROUP: Final = "phasewise.dev"
+API_VERSION: Final = "v1alpha1"
+FIELD_MANAGER: Final = "phasewise"
+
+# --- roles -------------------------------------------------------------------------------------------------
+PREFILL: Final = "prefill"
+DECODE: Final = "decode"
+ROUTER: Final = "router"
+ENGINE_ROLES: Final = (PREFILL, DECODE)
+
+# --- labels and annotations --------------------------------------------------------------------------------
+LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+LABEL_NAME: Final = "app.kubernetes.io/name"
+LABEL_INSTANCE: Final = "app.kubernetes.io/instance"
+LABEL_COMPONENT: Final = "app.kubernetes.io/component"
+MANAGED_BY: Final = "phasewise"
+LABEL_SERVICE: Final = "phasewise.dev/service"
+LABEL_ROLE: Final = "phasewise.dev/role"
+LABEL_REVISION: Final = "phasewise.dev/revision"
+LABEL_FINGERPRINT: Final = "phasewise.dev/kv-fingerprint"
+LABEL_LLMD_ROLE: Final = "llm-d.ai/role"
+LABEL_LLMD_MODEL: Final = "llm-d.ai/model"
+ANNOTATION_INTENT: Final = "phasewise.dev/intent"
+
+# --- ports -------------------------------------------------------------------------------------------------
+ENGINE_PORT: Final = 8000
+"""vLLM's OpenAI API and /metrics, on the pod's address."""
+LAUNCHER_PORT: Final = 8001
+"""The launcher's own probes and metrics."""
+NIXL_SIDE_CHANNEL_PORT: Final = 5600
+ROUTER_PORT: Final = 8080
+"""The router's OpenAI API."""
+ROUTER_ADMIN_PORT: Final = 8081
+"""The router's probes and metrics: apart, so that a client can be given the API alone."""
+OPERATOR_PORT: Final = 8080
+"""The operator's probes and metrics."""
+
+# --- probe paths (launcher, router and operator alike) -----------------------------------------------------
+PATH_STARTED: Final = "/startupz"
+PATH_LIVE: Final = "/livez"
+PATH_READY: Final = "/readyz"
+PATH_METRICS: Final = "/metrics"
+
+# --- the launcher, as it is brought into an engine pod -----------------------------------------------------
+LAUNCHER_SOURCE: Final = "/opt/phasewise/launcher.pyz"
+"""Where the zipapp lies in the runtime image."""
+LAUNCHER_DIR: Final = "/phasewise"
+"""Where an emptyDir brings it into the engine container."""
+SCRATCH_DIR: Final = "/scratch"
+"""A writable emptyDir of the engine container: HOME, caches, temporary files (the root file system is read-only)."""
+MODEL_CACHE_DIR: Final = "/models"
+"""Where fetched weights lie."""
+SECRETS_DIR: Final = "/var/run/secrets/phasewise"
+"""Where secrets are mounted as files, one folder a secret; never in the environment or in arguments."""
+TERMINATION_LOG: Final = "/dev/termination-log"
+
+ENV_ENGINE_CONFIG: Final = "PHASEWISE_ENGINE"
+"""JSON of phasewise_runtime.engine.config.EngineConfig."""
+ENV_POD_IP: Final = "POD_IP"
+ENV_POD_NAME: Final = "POD_NAME"
+ENV_NAMESPACE: Final = "POD_NAMESPACE"
+
+# --- headers -----------------------------------------------------------------------------------------------
+HEADER_REQUEST_ID: Final = "X-Request-Id"
+HEADER_SERVER_TIMING: Final = "Server-Timing"

@@ -1,0 +1,107 @@
+"""A non-streaming answer put together from a stream. Pure.
+
+What vLLM itself would have answered depends on its version: which fields there are, and which are null. So the frame
+is an answer of the same engine build to a request of the same kind (the prefill leg's own, in most cases), and only
+what differs from request to request is filled in. Whatever does not fit the frame raises `NotAssemblable`, and the
+request is sent again without streaming: a client never gets an answer that is nearly right.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, cast
+
+Json = dict[str, Any]
+
+_TOP = frozenset({"id", "object", "created", "model", "choices", "usage", "system_fingerprint"})
+_CHOICE = frozenset({"index", "delta", "text", "logprobs", "finish_reason", "stop_reason"})
+
+
+class NotAssemblable(Exception):
+    """The stream holds something that the frame has no place for."""
+
+
+def frame_of(answer: Json) -> Json | None:
+    """The frame for later answers of this engine and endpoint; None where this answer is no plain one."""
+    choices = cast("list[Json]", answer.get("choices") or [])
+    usage = answer.get("usage")
+    if len(choices) != 1 or not isinstance(usage, dict):
+        return None
+    if cast(Json, usage).get("completion_tokens_details"):
+        return None  # a reasoning parser is at work: it divides a whole text differently from a stream
+    frame = copy.deepcopy(answer)
+    frame["kv_transfer_params"] = None
+    if "kv_transfer_params" not in answer:
+        del frame["kv_transfer_params"]
+    choice = cast("list[Json]", frame["choices"])[0]
+    message = choice.get("message")
+    if isinstance(message, dict):
+        message = cast(Json, message)
+        if any(message.get(k) for k in message if k not in ("role", "content")):
+            return None
+        message["content"] = ""
+    elif isinstance(choice.get("text"), str):
+        choice["text"] = ""
+    else:
+        return None
+    return frame
+
+
+def assemble(frame: Json, events: Sequence[Json]) -> Json:
+    """The answer that `events` amount to, in the shape of `frame`."""
+    answer = copy.deepcopy(frame)
+    choice = cast("list[Json]", answer["choices"])[0]
+    text: list[str] = []
+    for event in events:
+        _check(event, _TOP)
+        for part in cast("list[Json]", event.get("choices") or []):
+            _check(part, _CHOICE)
+            text.append(_text(part, choice))
+            if part.get("finish_reason"):
+                choice["finish_reason"] = part["finish_reason"]
+                choice["stop_reason"] = part.get("stop_reason")
+        if event.get("usage"):
+            answer["usage"] = _usage(cast(Json, answer["usage"]), cast(Json, event["usage"]))
+        for key in ("id", "created", "model", "system_fingerprint"):
+            if event.get(key) is not None and key in answer:
+                answer[key] = event[key]
+    _fill(choice, "".join(text))
+    return answer
+
+
+def _text(part: Json, choice: Json) -> str:
+    if "text" in part:
+        return cast(str, part["text"])
+    delta = cast(Json, part.get("delta") or {})
+    _check(delta, frozenset({"role", "content"}))
+    if delta.get("role"):
+        cast(Json, choice["message"])["role"] = delta["role"]
+    return cast(str, delta.get("content") or "")
+
+
+def _fill(choice: Json, text: str) -> None:
+    if "text" in choice:
+        choice["text"] = text
+    else:
+        cast(Json, choice["message"])["content"] = text
+
+
+def _usage(frame: Json, seen: Json) -> Json:
+    """The usage seen, with a null where the frame has a field that streams leave out."""
+    filled: Json = {k: seen.get(k) for k in frame}
+    for key, value in seen.items():
+        nested = frame.get(key)
+        if isinstance(value, dict) and isinstance(nested, dict):
+            filled[key] = {**dict.fromkeys(cast(Json, nested)), **cast(Json, value)}
+        else:
+            filled[key] = value
+    return filled
+
+
+def _check(part: Json, known: frozenset[str]) -> None:
+    for key, value in part.items():
+        if key not in known and value is not None and value != []:
+            raise NotAssemblable(f"the stream holds '{key}'")
+    if part.get("logprobs") is not None:
+        raise NotAssemblable("the stream holds 'logprobs'")

@@ -1,0 +1,67 @@
+"""Passive circuit breaking of one pod. Pure: `now` is an argument.
+
+    closed --hard failure, or THRESHOLD soft ones in a row--> open --probe ok after the back-off--> trial
+    trial  --success--> closed            trial --any failure--> open, with twice the back-off
+
+A pod whose /health says ok while its requests fail therefore comes back for one request at a time, ever more rarely.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+THRESHOLD = 3
+"""Soft failures in a row (a status of 500, a timeout) that eject; a refused connection ejects at once."""
+FIRST_BACKOFF = 1.0
+MAX_BACKOFF = 30.0
+FORGIVE_AFTER = 60.0
+"""Seconds without an ejection after which the next one starts again from the first back-off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Breaker:
+    state: Literal["closed", "open", "trial"] = "closed"
+    failures: int = 0
+    ejections: int = 0
+    until: float = 0.0
+    """When open: not to be probed before."""
+
+    def probe_due(self, now: float) -> bool:
+        return self.state == "open" and now >= self.until
+
+
+def on_failure(breaker: Breaker, now: float, *, hard: bool) -> Breaker:
+    """A request failed there; the result is open where this ejects the pod."""
+    failures = breaker.failures + 1
+    if breaker.state == "open":
+        return breaker
+    if breaker.state == "trial" or hard or failures >= THRESHOLD:
+        return _open(breaker, now)
+    return replace(breaker, failures=failures)
+
+
+def on_success(breaker: Breaker) -> Breaker:
+    """A request was answered there. An open breaker stays so: the answer belongs to a request from before."""
+    if breaker.state == "open":
+        return breaker
+    return replace(breaker, state="closed", failures=0)
+
+
+def on_probe(breaker: Breaker, now: float, *, ok: bool) -> Breaker:
+    """An active health probe of an ejected pod ended."""
+    if breaker.state != "open":
+        return breaker
+    if ok:
+        return replace(breaker, state="trial", failures=0)
+    return replace(breaker, until=now + backoff(breaker.ejections))
+
+
+def backoff(ejections: int) -> float:
+    return min(MAX_BACKOFF, FIRST_BACKOFF * 2 ** max(0, ejections - 1))
+
+
+def _open(breaker: Breaker, now: float) -> Breaker:
+    forgiven = breaker.until and now - breaker.until > FORGIVE_AFTER
+    ejections = 1 if forgiven else breaker.ejections + 1
+    return Breaker("open", failures=0, ejections=ejections, until=now + backoff(ejections))

@@ -1,0 +1,190 @@
+"""The pods as this router sees them: what is known, how loaded, which are ejected.
+
+Fed by discovery (which pods there are), the legs (success, failure) and health (probes); read by admission and
+exchange. Holds state, does no I/O.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from phasewise_runtime.contract import DECODE, ENGINE_ROLES
+from phasewise_runtime.router import breaker as brk
+from phasewise_runtime.router.breaker import Breaker
+from phasewise_runtime.router.metrics import Metrics
+from phasewise_runtime.router.pods import Pod
+from phasewise_runtime.router.policy import Candidate
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Entry:
+    pod: Pod
+    load: int = 0
+    breaker: Breaker = field(default_factory=Breaker)
+    on_trial: bool = False
+    """A request is the trial of a pod that was ejected."""
+
+    @property
+    def closed_to_requests(self) -> bool:
+        return self.breaker.state == "open" or (self.breaker.state == "trial" and self.on_trial)
+
+
+class Fleet:
+    def __init__(self, metrics: Metrics, clock: Callable[[], float]) -> None:
+        self._entries: dict[str, _Entry] = {}
+        self._metrics = metrics
+        self._clock = clock
+        self._changed = asyncio.Event()
+        self._listeners: list[Callable[[], None]] = []
+
+    # --- fed by discovery ------------------------------------------------------------------------------------
+    def replace_all(self, pods: Iterable[Pod]) -> None:
+        """These are all the pods there are."""
+        wanted = {p.uid: p for p in pods}
+        for uid in [u for u in self._entries if u not in wanted]:
+            self._drop(uid)
+        for pod in wanted.values():
+            self._put(pod)
+        self._publish()
+
+    def put(self, pod: Pod) -> None:
+        self._put(pod)
+        self._publish()
+
+    def remove(self, uid: str) -> None:
+        self._drop(uid)
+        self._publish()
+
+    # --- read by requests ------------------------------------------------------------------------------------
+    def candidates(self, role: str, tried: Mapping[str, int] | None = None) -> list[Candidate]:
+        seen = tried or {}
+        return [
+            Candidate(e.pod, e.load, e.closed_to_requests, seen.get(e.pod.uid, 0))
+            for e in self._entries.values()
+            if e.pod.role == role and e.pod.usable
+        ]
+
+    def can_serve(self) -> bool:
+        """Some decode pod takes requests now."""
+        return any(not c.ejected for c in self.candidates(DECODE))
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        self._listeners.append(listener)
+
+    async def changed(self, timeout: float) -> bool:
+        """Wait until something about the pods changes; False after `timeout` seconds."""
+        try:
+            await asyncio.wait_for(self._changed.wait(), timeout)
+        except asyncio.TimeoutError:
+            return False
+        return True
+
+    @contextlib.contextmanager
+    def reserve(self, pod: Pod) -> Iterator[None]:
+        """Count a request as placed on `pod`."""
+        entry = self._entries.get(pod.uid) or _Entry(pod)
+        entry.load += 1
+        trial = entry.breaker.state == "trial"
+        entry.on_trial = entry.on_trial or trial
+        try:
+            yield
+        finally:
+            entry.load -= 1
+            if trial and entry.on_trial:
+                entry.on_trial = False
+                self._notify()
+
+    @contextlib.contextmanager
+    def leg(self, pod: Pod) -> Iterator[None]:
+        """Show a leg as in flight on `pod`."""
+        gauges = self._metrics.inflight.labels(pod.role), self._metrics.pod_inflight.labels(pod.role, pod.name)
+        for gauge in gauges:
+            gauge.inc()
+        try:
+            yield
+        finally:
+            for gauge in gauges:
+                gauge.dec()
+            if pod.uid not in self._entries:
+                self._forget(pod)
+
+    # --- fed by legs and health ------------------------------------------------------------------------------
+    def report_success(self, pod: Pod) -> None:
+        entry = self._entries.get(pod.uid)
+        if entry and entry.breaker != (after := brk.on_success(entry.breaker)):
+            if entry.breaker.state == "trial":
+                log.warning("pod serves again", extra={"pod": pod.name, "role": pod.role})
+            self._set(entry, after)
+
+    def report_failure(self, pod: Pod, reason: str, *, hard: bool) -> None:
+        entry = self._entries.get(pod.uid)
+        if entry is None:
+            return
+        after = brk.on_failure(entry.breaker, self._clock(), hard=hard)
+        if after.state == "open" and entry.breaker.state != "open":
+            self._metrics.ejections.labels(pod.role, pod.name, reason).inc()
+            wait = brk.backoff(after.ejections)
+            extra = {"pod": pod.name, "role": pod.role, "reason": reason, "probe_after_seconds": wait}
+            log.warning("pod excluded: its requests fail", extra=extra)
+        self._set(entry, after)
+
+    def probes_due(self) -> list[Pod]:
+        now = self._clock()
+        return [e.pod for e in self._entries.values() if e.pod.usable and e.breaker.probe_due(now)]
+
+    def report_probe(self, pod: Pod, *, ok: bool) -> None:
+        if entry := self._entries.get(pod.uid):
+            self._set(entry, brk.on_probe(entry.breaker, self._clock(), ok=ok))
+
+    # --- inside ----------------------------------------------------------------------------------------------
+    def _put(self, pod: Pod) -> None:
+        entry = self._entries.get(pod.uid)
+        if entry is None:
+            self._entries[pod.uid] = _Entry(pod)
+            log.info("pod seen", extra={"pod": pod.name, "role": pod.role, "state": pod.state})
+            return
+        if entry.pod.state != pod.state:
+            log.info("pod changed", extra={"pod": pod.name, "role": pod.role, "state": pod.state})
+        restarted = pod.usable and not entry.pod.usable
+        entry.pod = pod
+        if restarted and entry.breaker.state == "open":
+            # Not ready and ready again: its own probe has just passed, so it need not wait out the back-off.
+            entry.breaker = replace(entry.breaker, state="trial", failures=0)
+
+    def _drop(self, uid: str) -> None:
+        entry = self._entries.pop(uid, None)
+        if entry:
+            log.info("pod gone", extra={"pod": entry.pod.name, "role": entry.pod.role})
+            if entry.load == 0:
+                self._forget(entry.pod)
+
+    def _forget(self, pod: Pod) -> None:
+        if not any(e.pod.name == pod.name for e in self._entries.values()):
+            with contextlib.suppress(KeyError):
+                self._metrics.pod_inflight.remove(pod.role, pod.name)
+
+    def _set(self, entry: _Entry, after: Breaker) -> None:
+        if after != entry.breaker:
+            entry.breaker = after
+            self._publish()
+
+    def _publish(self) -> None:
+        counts = {(role, state): 0 for role in ENGINE_ROLES for state in ("ready", "not_ready", "terminating", "ejected")}
+        for e in self._entries.values():
+            ejected = e.pod.usable and e.breaker.state == "open"
+            counts[e.pod.role, "ejected" if ejected else e.pod.state] += 1
+        for (role, state), n in counts.items():
+            self._metrics.pods.labels(role, state).set(n)
+        self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+        for listener in self._listeners:
+            listener()

@@ -1,0 +1,66 @@
+"""The router's metrics, all under `phasewise_router_`. May import prometheus_client."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
+
+PREFIX = "phasewise_router"
+
+TTFT_BUCKETS = (
+    *(0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0),
+    *(4.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 120.0, 300.0),
+)
+ITL_BUCKETS = (
+    *(0.001, 0.002, 0.004, 0.006, 0.008, 0.01, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04, 0.05, 0.06, 0.08, 0.1),
+    *(0.125, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0),
+)
+
+
+class Metrics:
+    """One registry and what is counted in it."""
+
+    def __init__(self) -> None:
+        r = self.registry = CollectorRegistry()
+        ProcessCollector(registry=r)
+        PlatformCollector(registry=r)
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"{PREFIX}_{name}", text, labels, registry=r)
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"{PREFIX}_{name}", text, labels, registry=r)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+            return Histogram(f"{PREFIX}_{name}", text, labels, buckets=buckets, registry=r)
+
+        self.ttft = histogram("ttft_seconds", "Request read to first output token, as a client sees it.", TTFT_BUCKETS)
+        self.ttft_phase = histogram(
+            "ttft_phase_seconds",
+            "TTFT by phase: queue, prefill (the leg that was used), decode_first_token (decode sent to first token).",
+            TTFT_BUCKETS,
+            "phase",
+        )
+        self.itl = histogram("itl_seconds", "Of a request: mean gap between output tokens after the first.", ITL_BUCKETS)
+        self.gap = histogram("inter_token_gap_seconds", "Single gaps between streamed events.", ITL_BUCKETS)
+        self.requests = counter("requests", "Requests answered, by outcome.", "endpoint", "outcome", "code")
+        self.retries = counter("retries", "Legs that failed and were tried again.", "leg", "reason")
+        self.inflight = gauge("inflight", "Legs in flight.", "leg")
+        self.pod_inflight = gauge("pod_inflight", "Legs in flight by pod.", "role", "pod")
+        self.active = gauge("active_requests", "Requests admitted and not yet ended.")
+        self.queue_depth = gauge("queue_depth", "Requests that wait for an engine pod or a free place.")
+        self.decode_alone = counter("decode_alone", "Requests that took no prefill leg.", "reason")
+        self.kv_params_missing = counter("kv_params_missing", "Prefill answers without KV parameters.", "pod")
+        self.ejections = counter("ejections", "Pods excluded after failures.", "role", "pod", "reason")
+        self.pods = gauge("pods", "Engine pods known.", "role", "state")
+        self.unmeasured = counter("unmeasured_requests", "Answered requests without TTFT or ITL.", "what", "reason")
+        self.input_tokens = counter("input_tokens", "Prompt tokens, from usage.")
+        self.cached_tokens = counter("cached_input_tokens", "Prompt tokens found in cache, where usage says so.")
+        self.output_tokens = counter("output_tokens", "Output tokens, from usage.")
+        self.discovery_up = gauge("discovery_up", "1 while the list of pods is being kept up to date.")
+        self.discovery_errors = counter("discovery_errors", "Failures to list or watch pods.", "reason")
+        self.stream_errors = counter("stream_errors", "Streams ended by an explicit error event.", "reason")
+
+        for leg in ("prefill", "decode"):
+            self.inflight.labels(leg)
+        for phase in ("queue", "prefill", "decode_first_token"):
+            self.ttft_phase.labels(phase)

@@ -1,0 +1,244 @@
+"""vLLM's prefill/decode protocol over the OpenAI API. Pure: bodies in, bodies out.
+
+The fields that are added to or taken from a client's request are listed here and nowhere else; every other field
+reaches the engine with the value the client gave it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, NoReturn, cast
+
+from phasewise_runtime.router.errors import ApiError
+
+Body = dict[str, Any]
+
+
+class Endpoint(str, Enum):
+    CHAT = "/v1/chat/completions"
+    COMPLETIONS = "/v1/completions"
+
+    @property
+    def label(self) -> str:
+        return "chat" if self is Endpoint.CHAT else "completions"
+
+
+# --- fields added and stripped -----------------------------------------------------------------------------
+KV_PARAMS: Final = "kv_transfer_params"
+STRIPPED_FROM_CLIENT: Final = (KV_PARAMS, "ec_transfer_params")
+"""A client must not be able to name hosts that an engine then connects to; nor through `vllm_xargs`."""
+XARGS: Final = "vllm_xargs"
+PREFILL_DROPPED: Final = ("stream_options", "stream_interval")
+"""Allowed by vLLM on streaming requests only; the prefill leg does not stream."""
+PREFILL_KV_PARAMS: Final[Mapping[str, Any]] = {
+    "do_remote_decode": True,
+    "do_remote_prefill": False,
+    "remote_engine_id": None,
+    "remote_block_ids": None,
+    "remote_host": None,
+    "remote_port": None,
+}
+
+# --- why a request takes no prefill leg --------------------------------------------------------------------
+NOT_DISAGGREGATED: Final = "not_disaggregated"
+SEVERAL_CHOICES: Final = "several_choices"
+SEVERAL_PROMPTS: Final = "several_prompts"
+PROMPT_LOGPROBS: Final = "prompt_logprobs"
+BEAM_SEARCH: Final = "beam_search"
+NO_GENERATION: Final = "no_generation"
+
+# --- why the latency of a request is not measured ----------------------------------------------------------
+SHAPE: Final = "shape"
+"""A non-streaming request of a shape whose answer only the engine can put together."""
+
+_ASSEMBLED: Final = frozenset(
+    """model messages prompt max_tokens max_completion_tokens temperature top_p top_k min_p seed stop stop_token_ids
+    ignore_eos min_tokens presence_penalty frequency_penalty repetition_penalty logit_bias user stream n priority
+    cache_salt request_id session_id skip_special_tokens spaces_between_special_tokens include_stop_str_in_output
+    truncate_prompt_tokens truncation_side add_special_tokens add_generation_prompt chat_template
+    chat_template_kwargs bad_words allowed_token_ids metadata store""".split()
+)
+"""Fields with which a non-streaming answer can be assembled from a stream without loss; any other passes through."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A client's request, checked as far as the router needs it."""
+
+    endpoint: Endpoint
+    body: Body
+    stream: bool
+    alone: str | None
+    """Why it takes no prefill leg; None where it takes one."""
+    assemble: bool
+    """Non-streaming, but streamed upstream so that TTFT and ITL are measured."""
+    ask_usage: bool
+    """The router asks for the usage that the client did not ask for, and takes it out of the answer."""
+
+
+def parse_body(raw: bytes) -> Body:
+    """Parse a JSON object; ApiError says what is wrong with it."""
+    try:
+        value = json.loads(raw, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as e:
+        raise ApiError(400, f"The request body is not valid JSON: {e}. Send one JSON object.") from e
+    if not isinstance(value, dict):
+        raise ApiError(400, "The request body is not a JSON object: send one, such as {\"model\": …}.")
+    return cast(Body, value)
+
+
+def read_request(endpoint: Endpoint, body: Body, *, model: str, disaggregated: bool) -> Request:
+    """Check a client's body and decide what its legs look like."""
+    _check_model(body, model)
+    _check_input(endpoint, body)
+    stripped = _strip(body)
+    stream = _check_stream(stripped)
+    alone = _alone(stripped) or (None if disaggregated else NOT_DISAGGREGATED)
+    single = stripped.get("n") in (None, 1) and not _several_prompts(stripped)
+    return Request(
+        endpoint=endpoint,
+        body=stripped,
+        stream=stream,
+        alone=alone,
+        assemble=not stream and single and _ASSEMBLED.issuperset(stripped) and stripped.get("max_tokens") != 0,
+        ask_usage=single and not _wants_usage(stripped),
+    )
+
+
+def prefill_body(request: Request) -> Body:
+    """The body of the prefill leg: the same request for one token, its KV kept for a decode pod."""
+    body = {k: v for k, v in request.body.items() if k not in PREFILL_DROPPED}
+    body["stream"] = False
+    limit = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
+    body[limit] = 1
+    if _is_number(body.get("min_tokens")) and body["min_tokens"] > 1:
+        body["min_tokens"] = 1
+    body[KV_PARAMS] = dict(PREFILL_KV_PARAMS)
+    return body
+
+
+def decode_body(request: Request, kv_params: Mapping[str, Any] | None, *, assemble: bool) -> Body:
+    """The body of the decode leg; with no `kv_params` the decode pod does the prefill as well."""
+    body = dict(request.body)
+    streamed = request.stream or assemble
+    if assemble:
+        body["stream"] = True
+    if streamed and request.ask_usage and isinstance(body.get("stream_options") or {}, dict):
+        given = cast(Body, body.get("stream_options") or {})
+        body["stream_options"] = {k: v for k, v in given.items() if k != "continuous_usage_stats"}
+        body["stream_options"]["include_usage"] = True
+    if kv_params is not None:
+        body[KV_PARAMS] = dict(kv_params)
+    return body
+
+
+def encode(body: Body) -> bytes:
+    """JSON in ASCII, so that lone surrogates which a client escaped stay what they were."""
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the router reads of an engine's JSON answer."""
+
+    body: Body
+    kv_params: Mapping[str, Any] | None
+    aborted: bool
+
+
+def read_answer(raw: bytes) -> Answer:
+    """Read a non-streaming answer; ValueError where it is no JSON object."""
+    value = json.loads(raw)
+    if not isinstance(value, dict):
+        raise ValueError("the engine's answer is not a JSON object")
+    body = cast(Body, value)
+    params = body.get(KV_PARAMS)
+    choices = cast("list[Any]", body.get("choices") or [])
+    return Answer(
+        body=body,
+        kv_params=cast(Body, params) if isinstance(params, dict) and params else None,
+        aborted=any(isinstance(c, dict) and cast(Body, c).get("finish_reason") == "abort" for c in choices),
+    )
+
+
+def _check_model(body: Body, model: str) -> None:
+    given = body.get("model")
+    if given is None:
+        return
+    if not isinstance(given, str):
+        raise ApiError(400, f"'model' must be a string: write \"{model}\".", param="model")
+    if given != model:
+        raise ApiError(
+            404,
+            f"The model '{given}' does not exist; this service serves '{model}'.",
+            type="NotFoundError",
+            param="model",
+            code="model_not_found",
+        )
+
+
+def _check_input(endpoint: Endpoint, body: Body) -> None:
+    if endpoint is Endpoint.CHAT:
+        messages = body.get("messages")
+        if not isinstance(messages, list) or not messages:
+            raise ApiError(400, "'messages' is missing: give a non-empty list of messages.", param="messages")
+    elif body.get("prompt") in (None, "", []) and not body.get("prompt_embeds"):
+        raise ApiError(400, "'prompt' is missing: give a non-empty prompt.", param="prompt")
+
+
+def _check_stream(body: Body) -> bool:
+    stream = body.get("stream")
+    if stream is not None and not isinstance(stream, bool):
+        raise ApiError(400, "'stream' must be true or false.", param="stream")
+    return bool(stream)
+
+
+def _strip(body: Body) -> Body:
+    stripped = {k: v for k, v in body.items() if k not in STRIPPED_FROM_CLIENT}
+    xargs = stripped.get(XARGS)
+    if isinstance(xargs, dict):
+        kept = {k: v for k, v in cast(Body, xargs).items() if k not in STRIPPED_FROM_CLIENT}
+        stripped[XARGS] = kept
+    return stripped
+
+
+def _alone(body: Body) -> str | None:
+    if body.get("use_beam_search"):
+        return BEAM_SEARCH
+    if body.get("n") not in (None, 1):
+        return SEVERAL_CHOICES
+    if _several_prompts(body):
+        return SEVERAL_PROMPTS
+    echoed = body.get("echo") and (body.get("logprobs") or body.get("logprobs") == 0)
+    if body.get("prompt_logprobs") is not None or echoed:
+        return PROMPT_LOGPROBS
+    if body.get("max_tokens") == 0 or body.get("max_completion_tokens") == 0:
+        return NO_GENERATION
+    return None
+
+
+def _several_prompts(body: Body) -> bool:
+    embeds = body.get("prompt_embeds")
+    if isinstance(embeds, list):
+        return True
+    prompt = body.get("prompt")
+    if not isinstance(prompt, list):
+        return bool(embeds) and bool(prompt)
+    items = cast("list[Any]", prompt)
+    return len(items) > 1 and not all(isinstance(i, int) for i in items)
+
+
+def _wants_usage(body: Body) -> bool:
+    options = body.get("stream_options")
+    return isinstance(options, dict) and bool(cast(Body, options).get("include_usage"))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,120 @@
+"""The models say the same as the API server: defaults, durations, what is refused, names outside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from phasewise_operator.api import (
+    Condition,
+    ConditionStatus,
+    Duration,
+    InferenceServiceSpec,
+    InferenceServiceStatus,
+    PoolScalerSpec,
+    ScalingMode,
+)
+
+MINIMAL: dict[str, Any] = {
+    "model": {"uri": "hf://Qwen/Qwen3-8B"},
+    "slo": {"ttft": "500ms", "itl": "40ms"},
+    "decode": {},
+}
+
+
+def test_minimal_spec_has_the_documented_defaults() -> None:
+    spec = InferenceServiceSpec.model_validate(MINIMAL)
+    assert spec.prefill is None
+    assert spec.engine.args == {}
+    assert (spec.decode.replicas.min, spec.decode.replicas.max) == (1, None)
+    assert spec.decode.accelerator is None
+    assert spec.decode.parallelism.accelerators == 1
+    assert spec.router.replicas == 2
+    assert spec.scaling.mode is ScalingMode.AUTO
+    assert spec.scaling.scale_down_stabilization.seconds == 300
+    assert (spec.slo.attainment, spec.max_generation_seconds, spec.hold_seconds, spec.paused) == (95, 600, 30, False)
+
+
+def test_accelerator_without_a_resource_is_a_gpu() -> None:
+    spec = InferenceServiceSpec.model_validate(MINIMAL | {"decode": {"accelerator": {}}})
+    assert spec.decode.accelerator is not None
+    assert spec.decode.accelerator.resource == "nvidia.com/gpu"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("500ms", 0.5), ("40ms", 0.04), ("1.5s", 1.5), ("2m", 120), ("1h", 3600), ("0s", 0)]
+)
+def test_durations_are_read_in_seconds(text: str, seconds: float) -> None:
+    duration = Duration(text)
+    assert duration.seconds == pytest.approx(seconds)
+    assert str(duration) == text
+
+
+@pytest.mark.parametrize("text", ["", "500", "5 seconds", "-1s", "1m30s", "1d", "PT5S", "1.s", ".5s"])
+def test_other_durations_are_refused(text: str) -> None:
+    with pytest.raises(ValidationError):
+        Duration(text)
+
+
+@pytest.mark.parametrize(
+    "value", [2048, 0.9, True, "float16", ["a", "b"]], ids=["integer", "number", "flag", "text", "list"]
+)
+def test_engine_arguments_keep_their_type(value: object) -> None:
+    spec = InferenceServiceSpec.model_validate(MINIMAL | {"engine": {"args": {"name": value}}})
+    assert spec.engine.args["name"] == value
+    assert type(spec.engine.args["name"]) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"replica": 1}, "replica"),
+        ({"decode": {"replicas": {"min": -1}}}, "decode.replicas.min"),
+        ({"engine": {"type": "sglang"}}, "engine.type"),
+        ({"engine": {"args": {"name": {"nested": 1}}}}, "engine.args.name"),
+        ({"model": {"uri": "Qwen/Qwen3-8B"}}, "model.uri"),
+        ({"slo": {"ttft": "fast", "itl": "40ms"}}, "slo.ttft"),
+    ],
+)
+def test_what_the_models_refuse_names_the_field(change: dict[str, Any], where: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        InferenceServiceSpec.model_validate(MINIMAL | change)
+    places = [".".join(str(part) for part in error["loc"]) for error in refused.value.errors()]
+    assert any(place.startswith(where) for place in places)
+
+
+def test_models_cannot_be_changed() -> None:
+    spec = InferenceServiceSpec.model_validate(MINIMAL)
+    with pytest.raises(ValidationError):
+        spec.paused = True  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_status_is_written_in_camel_case_without_empty_values() -> None:
+    ready = Condition(
+        type="Ready",
+        status=ConditionStatus.FALSE,
+        reason="Starting",
+        message="0 of 1 decode replicas are ready",
+        last_transition_time="2026-01-02T03:04:05Z",
+    )
+    status = InferenceServiceStatus(observed_generation=3, conditions=[ready], url="http://llama.default.svc/v1")
+    assert status.to_json() == {
+        "observedGeneration": 3,
+        "conditions": [
+            {
+                "type": "Ready",
+                "status": "False",
+                "reason": "Starting",
+                "message": "0 of 1 decode replicas are ready",
+                "lastTransitionTime": "2026-01-02T03:04:05Z",
+            }
+        ],
+        "url": "http://llama.default.svc/v1",
+    }
+
+
+def test_pool_scaler_names_its_pool() -> None:
+    scaler = PoolScalerSpec.model_validate({"replicas": 2, "serviceRef": {"name": "llama"}, "role": "decode"})
+    assert (scaler.replicas, scaler.service_ref.name, scaler.role) == (2, "llama", "decode")
