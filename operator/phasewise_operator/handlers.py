@@ -1,38 +1,36 @@
-"""What the operator reacts to: every Kopf decorator. A handler only keeps what came and queues a key.
+"""What the operator reacts to: every Kopf decorator. A handler only hands over what came.
 
-`on.event` alone: such handlers write nothing on the user's objects, and need no finalizers. Imports store and queue.
+`on.event` alone: such handlers write nothing on the user's objects, and need no finalizers. Kopf has a thread and an
+event loop of its own, since it takes the loop it runs in for its own: it cancels every task there when it ends.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
+import threading
 from collections.abc import Callable
 from typing import Any, cast
 
 import kopf
 
 from phasewise_operator.kinds import INFERENCE_SERVICE, WATCHED_KINDS, Kind, Manifest
-from phasewise_operator.kube import Kube
-from phasewise_operator.queue import WorkQueue
-from phasewise_operator.store import Key, Store
 from phasewise_runtime import contract
 
-log = logging.getLogger(__name__)
 SELECTOR = f"{contract.LABEL_MANAGED_BY}={contract.MANAGED_BY},{contract.LABEL_SERVICE}"
+Feed = Callable[[Kind, str | None, Manifest], None]
+"""Takes a kind, the watch event's type (None: from the list before the watch) and the object."""
 
 
-def make_registry(store: Store, queue: WorkQueue[Key], on_started: Callable[[], None]) -> kopf.OperatorRegistry:
+def make_registry(feed: Feed) -> kopf.OperatorRegistry:
     registry = kopf.OperatorRegistry()
 
     async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
         configure_kopf(settings)
-        on_started()
 
     kopf.on.startup(registry=registry)(configure)
     kopf.on.login(registry=registry)(login)
     for kind in (INFERENCE_SERVICE, *WATCHED_KINDS):
-        kopf.on.event(kind.api_version, kind.plural, registry=registry)(_handler(kind, store, queue))
+        kopf.on.event(kind.api_version, kind.plural, registry=registry)(_handler(kind, feed))
     return registry
 
 
@@ -51,30 +49,46 @@ def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
     return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
 
 
-def _handler(kind: Kind, store: Store, queue: WorkQueue[Key]) -> Callable[..., Any]:
+def _handler(kind: Kind, feed: Feed) -> Callable[..., Any]:
     async def handle(event: Any, **_: Any) -> None:
-        manifest = cast("Manifest", event["object"])
-        key = store.drop(kind, manifest) if event["type"] == "DELETED" else store.put(kind, manifest)
-        if key is not None:
-            queue.add(key)
+        feed(kind, event["type"], cast("Manifest", event["object"]))
 
     handle.__name__ = f"handle_{kind.plural}"
     return handle
 
 
-async def list_all(kube: Kube, store: Store, namespaces: tuple[str, ...]) -> set[Key]:
-    """Read everything once; returns the services for which anything is new, deletions that no watch showed included."""
-    changed: set[Key] = set()
-    for kind in (INFERENCE_SERVICE, *WATCHED_KINDS):
-        query = {} if kind is INFERENCE_SERVICE else {"labelSelector": SELECTOR}
-        pages = [await kube.list(kind, namespace, **query) for namespace in namespaces or (None,)]
-        changed |= store.replace(kind, [item for page in pages for item in page])
-    return changed
+async def watch(feed: Feed, namespaces: tuple[str, ...]) -> None:
+    """Kopf's watches, until cancelled; `feed` is called in this loop. Raises what ended them by themselves."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+    stop = threading.Event()
 
+    def hand_over(kind: Kind, event: str | None, manifest: Manifest) -> None:
+        if not stop.is_set():
+            loop.call_soon_threadsafe(feed, kind, event, manifest)
 
-async def resync(kube: Kube, store: Store, queue: WorkQueue[Key], namespaces: tuple[str, ...], seconds: float) -> None:
-    """For ever: list again, and queue what had changed unseen."""
-    while True:
-        await asyncio.sleep(seconds)
-        for key in await list_all(kube, store, namespaces):
-            queue.add(key)
+    def settle(error: BaseException | None) -> None:
+        if not ended.done():
+            ended.set_exception(error or RuntimeError("Kopf ended by itself"))
+
+    def run() -> None:
+        error: BaseException | None = None
+        try:
+            kopf.run(
+                registry=make_registry(hand_over),
+                settings=kopf.OperatorSettings(),
+                standalone=True,
+                clusterwide=not namespaces,
+                namespaces=namespaces,
+                stop_flag=stop,
+            )
+        except BaseException as caught:  # noqa: BLE001 - whatever ends the thread is told to whoever waits for it
+            error = caught
+        if not stop.is_set():
+            loop.call_soon_threadsafe(settle, error)
+
+    threading.Thread(target=run, name="kopf", daemon=True).start()
+    try:
+        await ended
+    finally:
+        stop.set()

@@ -6,6 +6,7 @@ The chart sets every one of them. Imports nothing of the operator.
 from __future__ import annotations
 
 import logging
+import os
 import re
 import socket
 from collections.abc import Mapping
@@ -32,7 +33,8 @@ class Settings:
     watch_namespaces: tuple[str, ...] = ()
     """Empty: all of them."""
     log_level: str = "INFO"
-    identity: str = field(default_factory=socket.gethostname)
+    identity: str = field(default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}")
+    """In the Lease: the pod's name, so that a restarted container takes its own Lease back at once."""
     namespace: str = "default"
     """The operator's own: its Lease lies there."""
     port: int = contract.OPERATOR_PORT

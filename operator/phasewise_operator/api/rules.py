@@ -1,14 +1,15 @@
 """CEL rules of the custom resources: what a schema alone cannot say, with messages that say what to write instead.
 
-Pure text, imports the standard library only. The API server evaluates these; names in them are the JSON names.
+Pure text; imports only the launcher's list of arguments. The API server evaluates these; names are the JSON names.
 A property name that is no CEL identifier is escaped (``a-b`` is ``a__dash__b``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
+
+from phasewise_runtime.engine.arguments import OWNED
 
 
 @dataclass(frozen=True)
@@ -84,28 +85,11 @@ MODEL_FILE: Final = Rule(
 )
 
 # --- engine ------------------------------------------------------------------------------------------------
-OWNED_ENGINE_ARGS: Final[Mapping[str, str]] = {
-    "model": "write model.uri",
-    "served-model-name": "write model.name",
-    "host": "Phasewise sets the address",
-    "port": "Phasewise sets the port",
-    "tensor-parallel-size": "write parallelism.tensor of the pool",
-    "pipeline-parallel-size": "write parallelism.pipeline of the pool",
-    "kv-transfer-config": "Phasewise wires the KV transfer between the pools",
-    "api-key": "write router.apiKeys.secretRef",
-    "shutdown-timeout": "write maxGenerationSeconds",
-}
-"""vLLM arguments that follow from other fields, and what to write instead. The launcher owns the complete list."""
-
-
-def _escaped(name: str) -> str:
-    return name.replace("-", "__dash__")
-
-
 ENGINE_ARGS: Final = tuple(
-    Rule(f"!has(self.{_escaped(name)})", f"leave {name} out of engine.args: {instead}")
-    for name, instead in OWNED_ENGINE_ARGS.items()
+    Rule(f"!has(self.{name.replace('-', '__dash__')})", f"engine.args cannot have {name}: {reason}")
+    for name, reason in OWNED.items()
 )
+
 
 # --- pools -------------------------------------------------------------------------------------------------
 REPLICAS_ORDER: Final = Rule(

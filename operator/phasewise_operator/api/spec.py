@@ -1,6 +1,7 @@
 """``spec`` of an InferenceService: what the user asks for.
 
-The field descriptions are what ``kubectl explain`` shows. Imports pydantic and the rest of ``api`` only.
+The field descriptions are what ``kubectl explain`` shows. Imports pydantic, the rest of ``api`` and the
+launcher's list of arguments.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from phasewise_operator.api.base import (
     with_rules,
 )
 from phasewise_operator.api.durations import Duration, PositiveDuration
+from phasewise_runtime.engine.arguments import OWNED
 
 MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$"
 
@@ -74,8 +76,12 @@ class Model(ApiModel):
 ArgValue = bool | int | float | str | list[str]
 
 
+_OWNED_FLAGS = frozenset({"disable-log-stats", "grpc", "headless"})
+
+
 def _owned_arg(name: str) -> dict[str, Any]:
-    return {"x-kubernetes-int-or-string": True, "description": f"Refused: {rules.OWNED_ENGINE_ARGS[name]}."}
+    kind = {"type": "boolean"} if name in _OWNED_FLAGS else {"x-kubernetes-int-or-string": True}
+    return kind | {"description": f"Refused: {OWNED[name]}."}
 
 
 EngineArgs = Annotated[
@@ -85,13 +91,13 @@ EngineArgs = Annotated[
             "type": "object",
             "maxProperties": 64,
             # Unknown fields are invisible to CEL: what is to be refused must be declared.
-            "properties": {name: _owned_arg(name) for name in rules.OWNED_ENGINE_ARGS},
+            "properties": {name: _owned_arg(name) for name in OWNED},
             "x-kubernetes-preserve-unknown-fields": True,
             "x-kubernetes-validations": [rule.to_schema() for rule in rules.ENGINE_ARGS],
         }
     ),
 ]
-"""Arguments of the engine by name without dashes; only the API server refuses those that Phasewise owns."""
+"""Arguments of the engine by name without dashes. Spellings that CEL cannot see (a_b, a.b) the launcher refuses."""
 
 
 class Engine(ApiModel):

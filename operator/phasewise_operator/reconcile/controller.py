@@ -89,8 +89,10 @@ class Controller:
         return self._come_back(key, verdicts, failures)
 
     def _come_back(self, key: Key, verdicts: Sequence[Verdict], failures: Sequence[Failure]) -> bool:
-        for failure in failures:
-            log.warning("%s/%s: %s %s: %s", *key, failure.kind, failure.name, failure.message)
+        if failures:
+            first = failures[0]
+            text = "%s/%s: %d children could not be written; the first: %s %s: %s"
+            log.warning(text, *key, len(failures), first.kind, first.name, first.message)
         if any(not f.refused for f in failures):
             self.queue.failed(key)
             return False
@@ -156,7 +158,7 @@ def event_of(live: Manifest, verdict: Verdict, now: str) -> Manifest:
     return {
         "apiVersion": EVENT.api_version,
         "kind": EVENT.name,
-        "metadata": {"generateName": f"{meta['name']}.", "namespace": meta["namespace"]},
+        "metadata": {"generateName": f"{meta['name']}-", "namespace": meta["namespace"]},
         "eventTime": now.replace("Z", ".000000Z"),
         "type": "Normal" if good or waits else "Warning",
         "reason": verdict.reason,

@@ -60,7 +60,7 @@ def _owns(fields: FieldSet, value: Any) -> bool:
 
 def _owns_item(fields: FieldSet, item: Any) -> bool:
     found = _item_fields(fields, item)
-    return found is not None and (not isinstance(item, Mapping) or _owns_map(found, cast("Mapping[str, Any]", item)))
+    return found is not None and _owns(found, item)
 
 
 def _item_fields(fields: FieldSet, item: Any) -> FieldSet | None:

@@ -1,0 +1,112 @@
+"""The operator's life: stand by, lead for a term, stand by again. The loop never gives up.
+
+Losing the Lease, a watch that ends in an error or an API server that is away ends a term, not the process: a crash
+loop would cost minutes, a new term takes seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from phasewise_operator import handlers, sync
+from phasewise_operator.kinds import INFERENCE_SERVICE
+from phasewise_operator.kube import Kube, KubeError, NotLeadingError
+from phasewise_operator.lease import Election
+from phasewise_operator.metrics import Metrics
+from phasewise_operator.queue import WorkQueue
+from phasewise_operator.reconcile.controller import Controller
+from phasewise_operator.render.context import Images
+from phasewise_operator.settings import Settings
+from phasewise_operator.store import Key, Store
+
+log = logging.getLogger(__name__)
+PAUSE_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Operator:
+    settings: Settings
+    kube: Kube
+    metrics: Metrics
+    stop: asyncio.Event
+
+    async def run(self) -> None:
+        """Until `stop` is set; then the Lease is given up."""
+        election = Election(self.kube, self.settings)
+        stopping = asyncio.create_task(self.stop.wait())
+        while not self.stop.is_set():
+            leading = asyncio.create_task(self._lead(election), name="term")
+            await asyncio.wait({leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await _end([leading])
+            self.metrics.leading.set(0)
+            await asyncio.wait({stopping}, timeout=PAUSE_SECONDS)
+        await election.release()
+
+    async def _lead(self, election: Election) -> None:
+        """One term: from acquiring the Lease until it, or anything that runs under it, ends."""
+        await election.acquire()
+        self.metrics.leading.set(1)
+        await first_to_end(election.hold(), self._act(self.kube.gated(election.leading)))
+
+    async def _act(self, kube: Kube) -> None:
+        """Everything that only the leader does."""
+        settings, spaces = self.settings, self.settings.watch_namespaces
+        store, queue = Store(), WorkQueue[Key]()
+        await self._wait_for_crd(kube)
+        await sync.list_all(kube, store, spaces)
+        for key in sorted(store.keys()):
+            queue.add(key)
+        self.metrics.services.set_function(lambda: len(store.keys()))
+        images = Images(settings.runtime_image, settings.engine_image, settings.image_pull_policy)
+        controller = Controller(kube, store, queue, images, self.metrics, settings.resync_seconds)
+        await first_to_end(
+            handlers.watch(sync.feeder(store, queue), spaces),
+            sync.resync(kube, store, queue, spaces, settings.resync_seconds),
+            *(controller.work() for _ in range(settings.workers)),
+        )
+
+    async def _wait_for_crd(self, kube: Kube) -> None:
+        """The operator may be up before its CRDs are served."""
+        kind = INFERENCE_SERVICE
+        while not await _is_served(kube):
+            log.warning("no CRD %s.%s: install the chart with crds.install, or apply crds/", kind.plural, kind.group)
+            await asyncio.sleep(self.settings.retry_seconds)
+
+
+async def first_to_end(*work: Coroutine[Any, Any, None]) -> None:
+    """Run together; when one ends, whatever the cause, say why and end the others."""
+    tasks = [asyncio.create_task(w, name=getattr(w, "__qualname__", "task")) for w in work]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            _explain(task)
+    finally:
+        await _end(tasks)
+
+
+def _explain(task: asyncio.Task[None]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if isinstance(error, NotLeadingError):
+        log.warning("stopped acting: %s was asked for without the lease", error)
+    elif error is not None:
+        log.warning("%s ended: %s: %s", task.get_name(), type(error).__name__, error)
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _is_served(kube: Kube) -> bool:
+    try:
+        found = await kube.call("GET", f"/apis/{INFERENCE_SERVICE.api_version}")
+    except KubeError as error:
+        if error.status == 404:
+            return False
+        raise
+    return any(r["name"] == INFERENCE_SERVICE.plural for r in found.get("resources", []))

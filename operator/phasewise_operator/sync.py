@@ -1,0 +1,43 @@
+"""Keeps the store and the queue fed: from the watches, and from a full list now and then. I/O.
+
+After a watch has been broken, Kopf lists again but does not tell what was deleted meanwhile; the full list does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from phasewise_operator.handlers import SELECTOR, Feed
+from phasewise_operator.kinds import INFERENCE_SERVICE, WATCHED_KINDS, Kind, Manifest
+from phasewise_operator.kube import Kube
+from phasewise_operator.queue import WorkQueue
+from phasewise_operator.store import Key, Store
+
+
+def feeder(store: Store, queue: WorkQueue[Key]) -> Feed:
+    """Keeps what came and says "look now"; nothing more is remembered of an event."""
+
+    def feed(kind: Kind, event: str | None, manifest: Manifest) -> None:
+        key = store.drop(kind, manifest) if event == "DELETED" else store.put(kind, manifest)
+        if key is not None:
+            queue.add(key)
+
+    return feed
+
+
+async def list_all(kube: Kube, store: Store, namespaces: tuple[str, ...]) -> set[Key]:
+    """Read everything once; returns the services for which anything is new, unseen deletions included."""
+    changed: set[Key] = set()
+    for kind in (INFERENCE_SERVICE, *WATCHED_KINDS):
+        query = {} if kind is INFERENCE_SERVICE else {"labelSelector": SELECTOR}
+        pages = [await kube.list(kind, namespace, **query) for namespace in namespaces or (None,)]
+        changed |= store.replace(kind, [item for page in pages for item in page])
+    return changed
+
+
+async def resync(kube: Kube, store: Store, queue: WorkQueue[Key], namespaces: tuple[str, ...], seconds: float) -> None:
+    """For ever: list again, and queue what had changed unseen."""
+    while True:
+        await asyncio.sleep(seconds)
+        for key in await list_all(kube, store, namespaces):
+            queue.add(key)

@@ -1,0 +1,104 @@
+"""Rollouts as trajectories: what each pool gets, step by step, as pods come up and go."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phasewise_operator.rollout import Running, Wanted, plan_rollout
+
+
+def wanted(revision: str = "new", fingerprint: str = "kv2", replicas: int = 2, gpus: int = 0) -> list[Wanted]:
+    return [Wanted(role, revision, fingerprint, replicas, gpus) for role in ("prefill", "decode")]
+
+
+def running(role: str, revision: str, fingerprint: str, replicas: int, ready: int) -> Running:
+    return Running(role, revision, fingerprint, replicas, ready, replicas)
+
+
+def old_pair(ready: int = 2) -> list[Running]:
+    return [running(role, "old", "kv1", 2, ready) for role in ("prefill", "decode")]
+
+
+def test_nothing_old_gives_what_is_wanted() -> None:
+    rollout = plan_rollout(wanted(), [], None)
+    assert rollout.current == {"prefill": 2, "decode": 2}
+    assert rollout.old == {}
+    assert rollout.reason == ""
+
+
+def test_a_new_fingerprint_keeps_the_whole_old_pair_until_both_new_pools_are_ready() -> None:
+    prefill_only = [*old_pair(), running("prefill", "new", "kv2", 2, 2), running("decode", "new", "kv2", 2, 1)]
+    rollout = plan_rollout(wanted(), prefill_only, None)
+    assert rollout.current == {"prefill": 2, "decode": 2}
+    assert rollout.old == {("prefill", "old"): 2, ("decode", "old"): 2}
+    assert rollout.reason
+    both = [*old_pair(), running("prefill", "new", "kv2", 2, 2), running("decode", "new", "kv2", 2, 2)]
+    assert plan_rollout(wanted(), both, None).old == {}
+
+
+@pytest.mark.parametrize(("ready", "kept"), [(0, 2), (1, 1), (2, 0)])
+def test_a_kept_fingerprint_replaces_one_pool_replica_by_replica(ready: int, kept: int) -> None:
+    want = [Wanted("prefill", "new", "kv1", 2, 0), Wanted("decode", "same", "kv1", 2, 0)]
+    now = [
+        running("prefill", "old", "kv1", 2, 2),
+        running("prefill", "new", "kv1", 2, ready),
+        running("decode", "same", "kv1", 2, 2),
+    ]
+    rollout = plan_rollout(want, now, None)
+    assert rollout.old.get(("prefill", "old"), 0) == kept
+    assert rollout.current["decode"] == 2
+
+
+def test_an_old_revision_that_never_got_ready_goes_at_once() -> None:
+    now = [*old_pair(), running("prefill", "bad", "kv3", 2, 0), running("decode", "bad", "kv3", 2, 0)]
+    rollout = plan_rollout(wanted(), now, None)
+    assert set(rollout.old) == {("prefill", "old"), ("decode", "old")}
+
+
+def test_a_revert_half_way_makes_the_old_revision_the_wanted_one_again() -> None:
+    now = [*old_pair(), running("prefill", "new", "kv2", 2, 1), running("decode", "new", "kv2", 2, 0)]
+    rollout = plan_rollout(wanted("old", "kv1"), now, None)
+    assert rollout.current == {"prefill": 2, "decode": 2}
+    assert rollout.old == {}
+
+
+def test_a_budget_that_does_not_hold_both_releases_the_old_first() -> None:
+    now = [Running(role, "old", "kv1", 1, 1, 1) for role in ("prefill", "decode")]
+    want = wanted(replicas=1, gpus=1)
+    first = plan_rollout(want, now, 2)
+    assert first.old == {}
+    assert first.current == {"prefill": 0, "decode": 0}, "terminating pods still hold their GPUs"
+    one_left = plan_rollout(want, [Running("decode", "old", "kv1", 0, 0, 1)], 2)
+    assert sum(one_left.current.values()) == 1
+    assert plan_rollout(want, now, 4).old != {}, "a budget that holds both surges"
+
+
+counts = st.integers(0, 4)
+
+
+@given(replicas=st.integers(1, 4), old_ready=counts, new=st.tuples(counts, counts), same=st.booleans())
+def test_never_fewer_ready_than_before_or_wanted(
+    replicas: int, old_ready: int, new: tuple[int, int], same: bool
+) -> None:
+    """Whatever is observed, what is kept and what is ready of the new together do not fall short."""
+    fingerprint = "kv1" if same else "kv2"
+    old_ready = min(old_ready, replicas)
+    new_ready = dict(zip(("prefill", "decode"), (min(n, replicas) for n in new), strict=True))
+    now = [running(role, "old", "kv1", replicas, old_ready) for role in new_ready]
+    now += [running(role, "new", fingerprint, replicas, ready) for role, ready in new_ready.items()]
+    rollout = plan_rollout(wanted("new", fingerprint, replicas), now, None)
+    for role, ready in new_ready.items():
+        kept = min(rollout.old.get((role, "old"), 0), old_ready)
+        assert kept + ready >= min(replicas, max(old_ready, ready))
+
+
+@given(budget=st.integers(2, 12), gpus=st.integers(1, 4), old=counts, replicas=st.integers(1, 3))
+def test_never_over_the_budget(budget: int, gpus: int, old: int, replicas: int) -> None:
+    """What exists and what is asked for together stay within the budget, if the minima fit it at all."""
+    if 2 * replicas * gpus > budget or 2 * old * gpus > budget:
+        return
+    now = [Running(role, "old", "kv1", old, old, old) for role in ("prefill", "decode")]
+    rollout = plan_rollout(wanted(replicas=replicas, gpus=gpus), now, budget)
+    assert (sum(rollout.current.values()) + 2 * old) * gpus <= budget or not now or old == 0

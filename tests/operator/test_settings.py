@@ -1,0 +1,42 @@
+"""Settings are read from the environment; what cannot be used is refused by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from phasewise_operator.settings import Settings, SettingsError
+
+
+def test_everything_has_a_default() -> None:
+    assert Settings.from_env({}).watch_namespaces == ()
+
+
+def test_values_are_taken() -> None:
+    settings = Settings.from_env(
+        {
+            "PHASEWISE_WATCH_NAMESPACES": "b, a,,b",
+            "PHASEWISE_LOG_LEVEL": "debug",
+            "PHASEWISE_RUNTIME_IMAGE": "example/runtime:2",
+            "POD_NAME": "operator-1",
+            "POD_NAMESPACE": "phasewise",
+        }
+    )
+    assert settings.watch_namespaces == ("a", "b")
+    assert settings.logging_level == 10
+    assert (settings.identity, settings.namespace) == ("operator-1", "phasewise")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PHASEWISE_WATCH_NAMESPACES", "Not_A_Namespace"),
+        ("PHASEWISE_LOG_LEVEL", "LOUD"),
+        ("PHASEWISE_IMAGE_PULL_POLICY", "Sometimes"),
+        ("PHASEWISE_RUNTIME_IMAGE", " "),
+        ("PHASEWISE_PORT", "70000"),
+        ("PHASEWISE_PORT", "http"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_by_name(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=name):
+        Settings.from_env({name: value})

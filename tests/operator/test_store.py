@@ -1,0 +1,80 @@
+"""The store keeps the newest of what came, and forgets what is gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phasewise_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD, Manifest
+from phasewise_operator.store import Store
+from phasewise_runtime import contract
+
+KEY = ("default", "chat")
+
+
+def child(name: str, version: int, uid: str = "1", **more: Any) -> Manifest:
+    meta = {
+        "name": name,
+        "namespace": "default",
+        "uid": uid,
+        "resourceVersion": str(version),
+        "labels": {contract.LABEL_SERVICE: "chat"},
+    }
+    return {"metadata": meta, **more}
+
+
+def service(version: int, uid: str = "s") -> Manifest:
+    return {"metadata": {"name": "chat", "namespace": "default", "uid": uid, "resourceVersion": str(version)}}
+
+
+def test_an_older_event_does_not_overwrite_a_newer_answer() -> None:
+    store = Store()
+    store.put(DEPLOYMENT, child("d", 7, spec={"replicas": 2}))
+    store.put(DEPLOYMENT, child("d", 5, spec={"replicas": 1}))
+    assert [m["spec"]["replicas"] for m in store.children(KEY)] == [2]
+
+
+def test_a_new_object_of_the_same_name_replaces_the_old_whatever_the_order_of_deletion() -> None:
+    store = Store()
+    store.put(DEPLOYMENT, child("d", 7, uid="old"))
+    store.put(DEPLOYMENT, child("d", 9, uid="new"))
+    store.drop(DEPLOYMENT, child("d", 8, uid="old"))
+    assert [m["metadata"]["uid"] for m in store.children(KEY)] == ["new"]
+
+
+def test_a_service_is_found_until_it_is_dropped() -> None:
+    store = Store()
+    assert store.put(INFERENCE_SERVICE, service(1)) == KEY
+    assert store.service(KEY) is not None
+    store.drop(INFERENCE_SERVICE, service(2, uid="other"))
+    assert store.service(KEY) is not None
+    store.drop(INFERENCE_SERVICE, service(2))
+    assert store.service(KEY) is None
+
+
+def test_a_full_list_shows_deletions_that_no_watch_did() -> None:
+    store = Store()
+    store.put(DEPLOYMENT, child("gone", 1, uid="1"))
+    store.put(DEPLOYMENT, child("stays", 2, uid="2"))
+    store.put(POD, child("pod", 3, uid="3"))
+    assert store.replace(DEPLOYMENT, [child("stays", 2, uid="2")]) == {KEY}
+    assert [m["metadata"]["name"] for m in store.children(KEY)] == ["stays", "pod"]
+    assert store.replace(DEPLOYMENT, [child("stays", 2, uid="2")]) == set(), "nothing new, nothing to do"
+
+
+def test_objects_without_our_label_are_not_ours() -> None:
+    store = Store()
+    stranger = child("d", 1)
+    stranger["metadata"]["labels"] = {}
+    assert store.put(DEPLOYMENT, stranger) is None
+    assert store.drop(DEPLOYMENT, stranger) is None
+    assert store.keys() == set()
+
+
+def test_what_nobody_reads_is_not_kept() -> None:
+    store = Store()
+    pod = child("pod", 1, spec={"containers": [{}], "nodeName": "n"}, status={"phase": "Running"})
+    pod["metadata"]["managedFields"] = [{"manager": "kubelet"}, {"manager": contract.FIELD_MANAGER}]
+    store.put(POD, pod)
+    (kept,) = store.children(KEY, POD)
+    assert kept["spec"] == {"nodeName": "n"}
+    assert kept["metadata"]["managedFields"] == [{"manager": contract.FIELD_MANAGER}]

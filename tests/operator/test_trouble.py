@@ -1,0 +1,65 @@
+"""Why a pod is not ready, as the user is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from phasewise_operator.reconcile.state import PodView
+from phasewise_operator.reconcile.trouble import trouble_of
+from phasewise_runtime import contract
+
+
+def pod(status: dict[str, Any], mount_error: str = "", **meta: Any) -> PodView:
+    labels = {contract.LABEL_ROLE: "decode", contract.LABEL_REVISION: "r"}
+    return PodView.of({"metadata": {"name": "p", "labels": labels, **meta}, "status": status}, mount_error)
+
+
+def waiting(reason: str, message: str = "") -> dict[str, Any]:
+    return {"containerStatuses": [{"state": {"waiting": {"reason": reason, "message": message}}}]}
+
+
+def ended(message: str, restarts: int, code: int = 1) -> dict[str, Any]:
+    terminated = {"exitCode": code, "message": message}
+    state = {"waiting": {"reason": "CrashLoopBackOff"}}
+    return {"containerStatuses": [{"state": state, "lastState": {"terminated": terminated}, "restartCount": restarts}]}
+
+
+UNSCHEDULABLE = {
+    "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}]
+}
+CASES: list[tuple[dict[str, Any], str, str | None, bool, str]] = [
+    ({}, "", None, False, ""),
+    (waiting("ContainerCreating"), "", None, False, ""),
+    (UNSCHEDULABLE, "", "Unschedulable", False, "0/3 nodes"),
+    (waiting("ContainerCreating"), 'secret "hf" not found', "SecretNotFound", True, "secret hf is not there: create it"),
+    (waiting("ContainerCreating"), "claim is lost", "VolumeNotMounted", True, "claim is lost"),
+    (waiting("ImagePullBackOff", "no such tag"), "", "ImageUnavailable", True, "no such tag"),
+    (waiting("CreateContainerConfigError", "bad user"), "", "InvalidPod", True, "bad user"),
+    (ended("ModelNotFound: no config.json", 1), "", "ModelNotFound", True, "no config.json"),
+    (ended("ModelNotFound: no config.json", 0), "", "ModelNotFound", False, "no config.json"),
+    (ended("Traceback ...", 3), "", "ContainerFailed", True, "Traceback"),
+    (ended("done", 1, code=0), "", None, False, ""),
+]
+
+
+@pytest.mark.parametrize(("status", "mount_error", "reason", "stalls", "text"), CASES)
+def test_the_reason_a_user_sees(
+    status: dict[str, Any], mount_error: str, reason: str | None, stalls: bool, text: str
+) -> None:
+    found = trouble_of([pod(status, mount_error)])
+    assert (found.reason if found else None) == reason
+    if found:
+        assert found.stalls is stalls
+        assert text in found.message
+
+
+def test_what_stalls_goes_before_what_may_pass() -> None:
+    found = trouble_of([pod(UNSCHEDULABLE), pod(waiting("ErrImagePull", "x"))])
+    assert found is not None
+    assert found.reason == "ImageUnavailable"
+
+
+def test_a_pod_that_is_leaving_is_no_trouble() -> None:
+    assert trouble_of([pod(waiting("ErrImagePull"), deletionTimestamp="now")]) is None
