@@ -144,7 +144,10 @@ def test_a_template_is_merged_by_name(make_context: MakeContext) -> None:
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"spec": {"containers": [{"name": "engine", "command": ["vllm"]}]}}, "spec.engine.args"),
     ({"spec": {"containers": [{"name": "engine", "args": ["--x"]}]}}, "spec.engine.args"),
-    ({"spec": {"containers": [{"name": "engine", "env": [{"name": "PHASEWISE_ENGINE", "value": ""}]}]}}, "leave it out"),
+    (
+        {"spec": {"containers": [{"name": "engine", "env": [{"name": "PHASEWISE_ENGINE", "value": ""}]}]}},
+        "leave it out",
+    ),
     ({"metadata": {"labels": {"phasewise.dev/role": "prefill"}}}, "leave it out"),
     ({"spec": {"containers": [{"image": "x"}]}}, "needs 'name'"),
 ]
@@ -157,7 +160,8 @@ def test_what_only_phasewise_sets_is_refused(template: dict[str, Any], message: 
 
 
 @pytest.mark.parametrize(
-    ("name", "label"), [("llama-3.1", "llama-3.1"), ("org/model:x", "org-model-x"), ("é" * 3 + "a", "a"), ("x" * 80, "x" * 63)]
+    ("name", "label"),
+    [("llama-3.1", "llama-3.1"), ("org/model:x", "org-model-x"), ("é" * 3 + "a", "a"), ("x" * 80, "x" * 63)],
 )
 def test_a_model_name_becomes_a_label(name: str, label: str) -> None:
     assert label_value(name) == label

@@ -1,6 +1,6 @@
 """Parse commands with vLLM's own argument parser: JSON list of argv on stdin, exit 1 naming the first that fails.
 
-    PYTHONPATH=.:runtime python -m tests.runtime.engine.golden | <python of an engine image> parse_arguments.py
+PYTHONPATH=.:runtime python -m tests.runtime.engine.golden | <python of an engine image> parse_arguments.py
 """
 
 import json

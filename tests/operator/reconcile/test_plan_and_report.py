@@ -1,0 +1,218 @@
+"""From spec and observation to what is written and what is said, through a service's life."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from phasewise_operator.api.status import ConditionStatus
+from phasewise_operator.kinds import Manifest
+from phasewise_operator.reconcile import report
+from phasewise_operator.reconcile.plan import Plan, make_plan
+from phasewise_operator.reconcile.report import Verdict
+from phasewise_operator.reconcile.state import Failure, Observed, PodView, Workload
+from phasewise_operator.render.context import Context
+from phasewise_runtime import contract
+
+MakeContext = Callable[..., Context]
+NOW = "2026-01-02T03:04:05Z"
+
+
+def fields_of(value: Any) -> Any:
+    """FieldsV1 as the API server would record it for an applied value (lists of maps keyed by their whole item)."""
+    if isinstance(value, dict):
+        return {f"f:{k}": fields_of(v) for k, v in value.items()}
+    return {}
+
+
+def stored(intent: Manifest, **status: Any) -> Manifest:
+    """An applied child as it is read back."""
+    live = copy.deepcopy(intent)
+    body = {k: v for k, v in intent.items() if k not in ("apiVersion", "kind", "metadata")}
+    meta = {k: v for k, v in intent["metadata"].items() if k not in ("name", "namespace")}
+    entry = {"manager": contract.FIELD_MANAGER, "operation": "Apply", "fieldsV1": fields_of({**body, "metadata": meta})}
+    live["metadata"].update(managedFields=[entry], generation=1, uid=f"uid-{intent['metadata']['name']}")
+    live["status"] = {"observedGeneration": 1, **status}
+    return live
+
+
+def observed(plan: Plan, ready: int = 0, pods: list[PodView] | None = None) -> Observed:
+    """All desired children as they are after a plan was carried out, each Deployment with `ready` pods."""
+    children: dict[tuple[str, str], Manifest] = {}
+    views: list[PodView] = list(pods or [])
+    for intent in plan.desired:
+        count = min(ready, intent.get("spec", {}).get("replicas", 0))
+        live = (
+            stored(intent, readyReplicas=count, updatedReplicas=count)
+            if intent["kind"] == "Deployment"
+            else stored(intent)
+        )
+        children[intent["kind"], intent["metadata"]["name"]] = live
+        if intent["kind"] == "Deployment":
+            labels = intent["metadata"]["labels"]
+            role, revision = labels[contract.LABEL_ROLE], labels.get(contract.LABEL_REVISION, "")
+            views += [PodView(f"{role}-{i}", role, revision, ready=True, deleting=False) for i in range(count)]
+    return Observed(children, tuple(views))
+
+
+def by_type(verdicts: list[Verdict]) -> dict[str, tuple[str, str]]:
+    return {v.type: (v.status.value, v.reason) for v in verdicts}
+
+
+def test_a_new_service_writes_every_child_what_pods_need_before_pods(make_context: MakeContext) -> None:
+    plan = make_plan(make_context(), Observed())
+    kinds = [m["kind"] for m in plan.write]
+    assert sorted(set(kinds)) == sorted(
+        ["ServiceAccount", "Role", "RoleBinding", "Service", "Deployment", "PodDisruptionBudget"]
+    )
+    assert kinds[0] == "ServiceAccount"
+    assert plan.remove == ()
+    verdicts = by_type(report.report(make_context(), plan, Observed(), []))
+    assert verdicts["Ready"] == ("False", "ReplicasStarting")
+    assert verdicts["Reconciling"] == ("True", "Progressing")
+    assert verdicts["Stalled"][0] == "False"
+    assert verdicts["ModelReady"][0] == "Unknown"
+
+
+def test_nothing_is_written_where_nothing_differs(make_context: MakeContext) -> None:
+    ctx = make_context()
+    first = make_plan(ctx, Observed())
+    again = make_plan(ctx, observed(first, ready=2))
+    assert (again.write, again.remove) == ((), ())
+    verdicts = by_type(report.report(ctx, again, observed(first, ready=2), []))
+    assert {verdicts[t][0] for t in ("Ready", "PrefillReady", "DecodeReady", "RouterReady", "ModelReady")} == {"True"}
+    assert verdicts["Reconciling"] == ("False", "Reconciled")
+
+
+def test_a_changed_engine_comes_up_beside_the_old_which_then_goes(make_context: MakeContext) -> None:
+    old = make_plan(make_context(), Observed())
+    running = observed(old, ready=2)
+    ctx = make_context(engine={"image": "vllm/vllm-openai:v0.33.0"})
+    rolling = make_plan(ctx, running)
+    assert rolling.remove == ()
+    assert [m["metadata"]["labels"][contract.LABEL_ROLE] for m in rolling.write] == ["prefill", "decode"]
+    verdicts = by_type(report.report(ctx, rolling, running, []))
+    assert verdicts["Reconciling"] == ("True", "RollingOut")
+    assert verdicts["Ready"][0] == "True", "the old pair goes on serving"
+    both = observed(rolling, ready=2)
+    done = make_plan(ctx, both)
+    assert {m["metadata"]["labels"][contract.LABEL_ROLE] for m in done.remove} == {"prefill", "decode"}
+
+
+def test_leaving_prefill_out_removes_its_children(make_context: MakeContext) -> None:
+    running = observed(make_plan(make_context(), Observed()), ready=2)
+    ctx = make_context(prefill=None)
+    together = make_plan(ctx, observed(make_plan(ctx, running), ready=2))
+    names = {(m["kind"], m["metadata"]["labels"][contract.LABEL_ROLE]) for m in make_plan(ctx, running).remove}
+    assert ("PodDisruptionBudget", "prefill") in names
+    assert all(e.role == "decode" for e in together.engines)
+
+
+def test_a_child_that_lost_a_field_is_written_again_and_nothing_else(make_context: MakeContext) -> None:
+    ctx = make_context()
+    now = observed(make_plan(ctx, Observed()), ready=2)
+    service = now.children["Service", "chat"]
+    del service["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"]["f:selector"]
+    plan = make_plan(ctx, now)
+    assert [(m["kind"], m["metadata"]["name"]) for m in plan.write] == [("Service", "chat")]
+
+
+def test_the_reason_of_a_pod_goes_up_to_ready(make_context: MakeContext) -> None:
+    ctx = make_context()
+    plan = make_plan(ctx, Observed())
+    decode = plan.engines[-1]
+    bad = PodView(
+        "p", "decode", decode.revision, ready=False, deleting=False, restarts=2, last_words="ModelNotFound: gone"
+    )
+    verdicts = report.report(ctx, plan, observed(plan, pods=[bad]), [])
+    told = by_type(verdicts)
+    assert told["DecodeReady"] == ("False", "ModelNotFound")
+    assert told["ModelReady"] == ("False", "ModelNotFound")
+    assert told["Stalled"] == ("True", "ModelNotFound")
+    assert told["Ready"] == ("False", "ModelNotFound")
+    assert told["Reconciling"][0] == "False"
+    assert "gone" in next(v.message for v in verdicts if v.type == "Ready")
+
+
+@pytest.mark.parametrize(
+    ("failure", "stalled"),
+    [
+        (Failure("Service", "chat", "NameConflict", "was made by somebody else", refused=False), "True"),
+        (Failure("Deployment", "x", "ApplyRefused", "422", refused=True), "True"),
+        (Failure("Deployment", "x", "ApplyFailed", "500", refused=False), "False"),
+    ],
+)
+def test_a_child_that_cannot_be_written_is_told(failure: Failure, stalled: str, make_context: MakeContext) -> None:
+    ctx = make_context()
+    plan = make_plan(ctx, Observed())
+    told = by_type(report.report(ctx, plan, Observed(), [failure]))
+    assert told["Stalled"][0] == stalled
+    if stalled == "True":
+        assert told["Ready"] == ("False", failure.reason)
+
+
+def test_paused_and_zero_are_said(make_context: MakeContext) -> None:
+    ctx = make_context(
+        paused=True, prefill={"replicas": {"min": 0, "max": 1}}, decode={"replicas": {"min": 0, "max": 1}}
+    )
+    plan = make_plan(ctx, Observed())
+    told = by_type(report.report(ctx, plan, Observed(), []))
+    assert told["Reconciling"] == ("False", "Paused")
+    assert told["DecodeReady"] == ("False", "ScaledToZero")
+
+
+def test_pods_that_may_not_be_created_are_told(make_context: MakeContext) -> None:
+    ctx = make_context()
+    plan = make_plan(ctx, Observed())
+    now = observed(plan)
+    for (kind, _), live in now.children.items():
+        if kind == "Deployment":
+            live["status"]["conditions"] = [{"type": "ReplicaFailure", "status": "True", "message": "quota exceeded"}]
+    told = by_type(report.report(ctx, plan, now, []))
+    assert told["Stalled"] == ("True", "PodsRefused")
+
+
+def status(ctx: Context, now: Observed, before: Manifest, at: str = NOW) -> Manifest:
+    plan = make_plan(ctx, now)
+    return report.status_of(ctx, plan, now, report.report(ctx, plan, now, []), 3, before, at)
+
+
+def test_a_status_says_the_same_until_something_changes(make_context: MakeContext) -> None:
+    ctx = make_context()
+    plan = make_plan(ctx, Observed())
+    first = status(ctx, observed(plan), {})
+    assert status(ctx, observed(plan), first, "2027-01-01T00:00:00Z") == first
+    ready = status(ctx, observed(plan, ready=2), first, "2027-01-01T00:00:00Z")
+    times = {c["type"]: c["lastTransitionTime"] for c in ready["conditions"]}
+    assert times["Ready"] == "2027-01-01T00:00:00Z"
+    assert times["Stalled"] == NOW, "what did not change keeps its time"
+    assert all(c["observedGeneration"] == 3 for c in ready["conditions"])
+    assert ready["prefill"]["summary"] == "1/1"
+    assert ready["url"] == "http://chat.default.svc"
+    assert first["slo"]["ttft"] == {"target": "500ms", "summary": "-/500ms"}, "nothing measured, nothing claimed"
+
+
+def test_events_are_told_once(make_context: MakeContext) -> None:
+    ctx = make_context()
+    plan = make_plan(ctx, Observed())
+    verdicts = report.report(ctx, plan, Observed(), [])
+    assert [(v.type, v.status) for v in report.news(verdicts, {})] == [("Ready", ConditionStatus.FALSE)]
+    before = {"conditions": [c.to_json() for c in report.conditions(verdicts, 1, {}, NOW)]}
+    assert report.news(verdicts, before) == []
+
+
+def test_an_unreadable_spec_is_stalled() -> None:
+    told = by_type(report.refused("InvalidSpec", "spec.decode: leave it out"))
+    assert told == {
+        "Ready": ("False", "InvalidSpec"),
+        "Reconciling": ("False", "InvalidSpec"),
+        "Stalled": ("True", "InvalidSpec"),
+    }
+
+
+def test_a_workload_whose_status_is_old_counts_for_nothing_yet() -> None:
+    live = {"metadata": {"name": "d", "generation": 2}, "status": {"observedGeneration": 1, "readyReplicas": 1}}
+    assert not Workload.of(live).observed

@@ -1,0 +1,131 @@
+"""A running router before fake engines, for the tests of its behaviour."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import aiohttp
+import pytest
+from tests.runtime.router.fake_engine import MODEL, FakeEngine, engines
+
+from phasewise_runtime.router.fleet import Fleet
+from phasewise_runtime.router.server import Server
+from phasewise_runtime.router.settings import Settings
+
+CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
+COMPLETION = {"model": MODEL, "prompt": "hi"}
+SETTINGS = Settings(
+    service="svc",
+    namespace="default",
+    model_name=MODEL,
+    host="127.0.0.1",
+    port=0,
+    admin_port=0,
+    hold_seconds=5.0,
+    settle_seconds=0.0,
+)
+
+
+async def until(condition: Callable[[], Any], seconds: float = 5.0) -> None:
+    """Wait for a condition, with a deadline."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    while not condition():
+        assert loop.time() < end, "the condition did not come true in time"
+        await asyncio.sleep(0.002)
+
+
+@dataclass
+class Reply:
+    status: int
+    headers: Any
+    text: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        return json.loads(self.text)
+
+    @property
+    def events(self) -> list[str]:
+        return [e.removeprefix("data: ") for e in self.text.split("\n\n") if e.startswith("data: ")]
+
+    @property
+    def content(self) -> str:
+        """The text of a stream or of a whole answer."""
+        if not self.text.startswith("data:"):
+            choice = self.json["choices"][0]
+            return choice["text"] if "text" in choice else choice["message"]["content"]
+        parsed = [json.loads(e) for e in self.events if e != "[DONE]"]
+        choices = [c for e in parsed for c in e.get("choices", ())]
+        return "".join(c["text"] if "text" in c else c["delta"].get("content") or "" for c in choices)
+
+
+@dataclass
+class Router:
+    """A router under test, and a client of it."""
+
+    server: Server
+    session: aiohttp.ClientSession
+    engines: tuple[FakeEngine, ...]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.port}"
+
+    async def post(self, path: str, body: Any, **kwargs: Any) -> Reply:
+        async with self.session.post(f"{self.url}{path}", json=body, **kwargs) as response:
+            return Reply(response.status, response.headers, await response.text())
+
+    async def get(self, path: str, **kwargs: Any) -> Reply:
+        async with self.session.get(f"{self.url}{path}", **kwargs) as response:
+            return Reply(response.status, response.headers, await response.text())
+
+    async def chat(self, **fields: Any) -> Reply:
+        return await self.post("/v1/chat/completions", {**CHAT, **fields})
+
+    async def complete(self, **fields: Any) -> Reply:
+        return await self.post("/v1/completions", {**COMPLETION, **fields})
+
+    async def admin(self, path: str) -> Reply:
+        async with self.session.get(f"http://127.0.0.1:{self.server.admin_port}{path}") as response:
+            return Reply(response.status, response.headers, await response.text())
+
+    def metric(self, name: str, **labels: str) -> float:
+        """A sample, 0 where it does not exist; labels that are not given are summed over."""
+        total = 0.0
+        for family in self.server.metrics.registry.collect():
+            for sample in family.samples:
+                fits = all(sample.labels.get(k) == v for k, v in labels.items())
+                if sample.name == f"phasewise_router_{name}" and fits:
+                    total += sample.value
+        return total
+
+
+RouterFactory = Callable[..., Any]
+
+
+@asynccontextmanager
+async def running_router(*wanted: FakeEngine, **changes: Any) -> AsyncGenerator[Router, None]:
+    """A router that knows the engines given; the engines run."""
+
+    async def source(fleet: Fleet) -> None:
+        fleet.replace_all(e.pod() for e in wanted)
+        await asyncio.Event().wait()
+
+    async with (
+        engines(*wanted),
+        Server(replace(SETTINGS, **changes), source) as server,
+        aiohttp.ClientSession() as session,
+    ):
+        await until(lambda: server.fleet.synced)
+        yield Router(server, session, wanted)
+
+
+@pytest.fixture
+def router() -> RouterFactory:
+    return running_router

@@ -1,0 +1,266 @@
+"""A small engine on loopback that speaks vLLM's dialect of the OpenAI API, and can be told to fail as vLLM does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from phasewise_runtime.router.pods import Pod
+
+MODEL = "tiny"
+ERROR = {"message": "Internal server error", "type": "InternalServerError", "param": None, "code": 500}
+REFUSED = {"message": "max_tokens is too large", "type": "BadRequestError", "param": "max_tokens", "code": 400}
+FINGERPRINT = "vllm-0.32.0-tp1"
+
+
+@dataclass
+class Seen:
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+
+
+@dataclass
+class FakeEngine:
+    role: str
+    name: str
+    fingerprint: str = "fp"
+    tokens: tuple[str, ...] = ("Hel", "lo", " wor", "ld")
+    always: str | None = None
+    """A fault of every request."""
+    faults: deque[str] = field(default_factory=deque)
+    """Faults of the next requests, one each; "ok" is none."""
+    requests: list[Seen] = field(default_factory=list)
+    aborted: int = 0
+    ended: int = 0
+    healthy: bool = True
+    kv_seen: list[str] = field(default_factory=list)
+    first_gate: asyncio.Event = field(default_factory=asyncio.Event)
+    """Closed: the first token waits for it."""
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    """Closed: the tokens after the first wait for it."""
+    gap: float = 0.0
+    port: int = 0
+    runner: web.AppRunner | None = None
+
+    def __post_init__(self) -> None:
+        self.first_gate.set()
+        self.gate.set()
+
+    def pod(self, **changes: Any) -> Pod:
+        known: dict[str, Any] = {"ready": True, "terminating": False, "fingerprint": self.fingerprint, **changes}
+        return Pod(uid=self.name, name=self.name, role=self.role, address="127.0.0.1", port=self.port, **known)
+
+    @property
+    def bodies(self) -> list[dict[str, Any]]:
+        return [s.body for s in self.requests]
+
+    async def start(self) -> None:
+        app = web.Application(client_max_size=64 * 2**20)
+        app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_post("/v1/completions", self._completions)
+        app.router.add_get("/health", self._health)
+        self.runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.05)
+        await self.runner.setup()
+        site = web.TCPSite(self.runner, "127.0.0.1", self.port)
+        await site.start()
+        self.port = self.runner.addresses[0][1]
+
+    async def kill(self) -> None:
+        """As SIGKILL looks from outside: connections break, new ones are refused."""
+        if self.runner is None:
+            return
+        for connection in list(self.runner.server.connections if self.runner.server else ()):
+            if connection.transport is not None:
+                connection.transport.abort()
+        runner, self.runner = self.runner, None
+        await runner.cleanup()
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.Response(status=200 if self.healthy else 503)
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._answer(request, chat=True)
+
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._answer(request, chat=False)
+
+    async def _answer(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
+        body = await request.json()
+        self.requests.append(Seen(request.path, dict(request.headers), body))
+        fault = self.faults.popleft() if self.faults else self.always
+        kv = body.get("kv_transfer_params") or {}
+        if kv.get("do_remote_prefill"):
+            self.kv_seen.append(kv["remote_request_id"])
+        try:
+            if early := await self._early_fault(request, fault):
+                return early
+            if body.get("stream"):
+                return await self._stream(request, body, fault, chat=chat)
+            await self.first_gate.wait()
+            return web.json_response(self.whole(body, fault, chat=chat))
+        except asyncio.CancelledError:
+            self.aborted += 1
+            raise
+        finally:
+            self.ended += 1
+
+    async def _early_fault(self, request: web.Request, fault: str | None) -> web.StreamResponse | None:
+        if fault == "drop":
+            assert request.transport is not None
+            request.transport.abort()
+            return web.Response()
+        if fault == "hang":
+            await asyncio.Event().wait()
+        if fault in ("400", "429", "500", "503"):
+            error = {**(REFUSED if fault == "400" else ERROR), "code": int(fault)}
+            return web.json_response({"error": error}, status=int(fault), headers={"X-Engine": self.name})
+        if fault == "garbage":
+            return web.Response(text="<html>", content_type="application/json")
+        return None
+
+    def whole(self, body: dict[str, Any], fault: str | None = None, *, chat: bool) -> dict[str, Any]:
+        kv = body.get("kv_transfer_params") or {}
+        limit = body.get("max_completion_tokens") or body.get("max_tokens") or len(self.tokens)
+        tokens = self.tokens[:limit]
+        finish = "abort" if fault == "abort" else ("length" if limit <= len(self.tokens) else "stop")
+        choice: dict[str, Any] = {"index": 0}
+        if chat:
+            choice["message"] = {
+                "role": "assistant",
+                "content": "".join(tokens),
+                "refusal": None,
+                "annotations": None,
+                "audio": None,
+                "function_call": None,
+                "reasoning": None,
+            }
+        else:
+            choice["text"] = "".join(tokens)
+        choice |= {"logprobs": None, "finish_reason": finish, "stop_reason": None, "token_ids": None}
+        if body.get("logprobs"):
+            choice["logprobs"] = {"tokens": list(tokens)}
+        params = None
+        if kv.get("do_remote_decode") and fault != "no_kv":
+            params = {
+                "do_remote_prefill": True,
+                "do_remote_decode": False,
+                "remote_engine_id": self.name,
+                "remote_block_ids": [[1, 2, 3]],
+                "remote_request_id": uuid.uuid4().hex,
+                "remote_host": "10.0.0.9",
+                "remote_port": 5600,
+                "tp_size": 1,
+            }
+        if fault == "leak_kv":
+            params = {"remote_host": "10.0.0.9"}
+        return {
+            "id": f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}",
+            "object": "chat.completion" if chat else "text_completion",
+            "created": 1700000000,
+            "model": MODEL,
+            "choices": [choice],
+            "service_tier": None,
+            "system_fingerprint": FINGERPRINT,
+            "usage": {
+                "prompt_tokens": 7,
+                "total_tokens": 7 + len(tokens),
+                "completion_tokens": len(tokens),
+                "prompt_tokens_details": None,
+            },
+            "kv_transfer_params": params,
+            "ec_transfer_params": None,
+        }
+
+    async def _stream(
+        self, request: web.Request, body: dict[str, Any], fault: str | None, *, chat: bool
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        await response.prepare(request)
+        if fault in ("error_event", "error_event_400"):
+            error = REFUSED if fault.endswith("400") else ERROR
+            await response.write(f"data: {json.dumps({'error': error})}\n\ndata: [DONE]\n\n".encode())
+            return response
+        sent = 0
+        async for event in self._events(body, fault, chat=chat):
+            if fault == "die_before_first" or (sent == 2 and fault in ("die", "truncate", "mid_error", "mid_hang")):
+                return await self._break(request, response, fault)
+            await response.write(event)
+            sent += 1
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    async def _break(self, request: web.Request, response: web.StreamResponse, fault: str) -> web.StreamResponse:
+        if fault == "mid_error":
+            await response.write(f"data: {json.dumps({'error': ERROR})}\n\ndata: [DONE]\n\n".encode())
+        elif fault == "mid_hang":
+            await asyncio.Event().wait()
+        elif fault != "truncate":
+            assert request.transport is not None
+            request.transport.abort()
+        return response
+
+    async def _events(self, body: dict[str, Any], fault: str | None, *, chat: bool) -> AsyncIterator[bytes]:
+        await self.first_gate.wait()
+        head = {
+            "id": f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}",
+            "object": "chat.completion.chunk" if chat else "text_completion",
+            "created": 1700000000,
+            "model": MODEL,
+        }
+        usage = bool((body.get("stream_options") or {}).get("include_usage"))
+        limit = body.get("max_completion_tokens") or body.get("max_tokens") or len(self.tokens)
+        tokens = self.tokens[:limit]
+        if chat:
+            first = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+            yield _event({**head, "choices": [first]})
+        if fault == "abort":
+            yield _event({**head, "choices": [_choice("", chat=chat) | {"finish_reason": "abort"}]})
+            return
+        for i, token in enumerate(tokens):
+            if i:
+                await asyncio.sleep(self.gap)
+                await self.gate.wait()
+            choice = _choice(token, chat=chat)
+            event: dict[str, Any] = {**head, "choices": [choice]}
+            if i == len(tokens) - 1:
+                aborted = fault == "mid_abort"
+                choice["finish_reason"] = "abort" if aborted else ("length" if limit <= len(self.tokens) else "stop")
+                choice["stop_reason"] = None
+                if not usage:
+                    event["system_fingerprint"] = FINGERPRINT
+            if fault == "reasoning" and chat:
+                choice["delta"] = {"reasoning": token}
+            yield _event(event)
+        if usage:
+            counts = {"prompt_tokens": 7, "total_tokens": 7 + len(tokens), "completion_tokens": len(tokens)}
+            yield _event({**head, "choices": [], "system_fingerprint": FINGERPRINT, "usage": counts})
+
+
+def _choice(token: str, *, chat: bool) -> dict[str, Any]:
+    choice: dict[str, Any] = {"index": 0}
+    choice |= {"delta": {"content": token}} if chat else {"text": token}
+    return {**choice, "logprobs": None, "finish_reason": None}
+
+
+def _event(value: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
+
+
+@asynccontextmanager
+async def engines(*wanted: FakeEngine) -> AsyncGenerator[tuple[FakeEngine, ...], None]:
+    for engine in wanted:
+        await engine.start()
+    try:
+        yield wanted
+    finally:
+        for engine in wanted:
+            await engine.kill()
