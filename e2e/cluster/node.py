@@ -6,6 +6,7 @@ the mounts and the network with it; what then remains is the control groups and 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -42,7 +43,7 @@ class Node:
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """What the cluster's processes see: nothing of the user's, such as a proxy, that would lead them out of the node."""
+    """What the cluster's processes see: nothing of the user's, such as a proxy that would lead them out of the node."""
     path = os.environ.get("PATH", "")
     return {"PATH": f"{path}:{SYSTEM_PATH}", "HOME": str(settings.state), "PYTHONPATH": str(REPOSITORY)}
 
@@ -77,7 +78,7 @@ def stop(settings: Settings) -> None:
     """End every process of the node, also of one that was interrupted while it was being made."""
     for pid, _ in _marked(settings):
         _kill(pid)
-    wait_for(lambda: not list(_marked(settings)), 60, "the node's processes do not end; look at: ps -ef | grep phasewise")
+    wait_for(lambda: not list(_marked(settings)), 60, f"the node does not end; see: ps -ef | grep {settings.state}")
     _remove_cgroups(settings)
 
 
@@ -92,17 +93,22 @@ def _detached(command: Sequence[str], settings: Settings, log: Path, inside: Seq
 
 
 def running(node: Node) -> dict[str, list[int]]:
-    """The processes of the node by their program's name, each as the machine numbers it."""
+    """The node's own processes (pods have namespaces of theirs) by program, each as the machine numbers it."""
     found: dict[str, list[int]] = {}
-    own = os.readlink(f"/proc/{node.pid}/ns/pid")
+    own = Path(f"/proc/{node.pid}/ns/pid").readlink()
     for pid, command in _processes():
         try:
-            inside = os.readlink(f"/proc/{pid}/ns/pid") == own
+            inside = Path(f"/proc/{pid}/ns/pid").readlink() == own
         except OSError:
             continue
         if inside:
-            found.setdefault(Path(command[0]).name, []).append(pid)
+            found.setdefault(_name(command), []).append(pid)
     return found
+
+
+def _name(command: Sequence[str]) -> str:
+    """A program's file name, or the module's that Python runs."""
+    return command[2] if command[1:2] == ["-m"] and len(command) > 2 else Path(command[0]).name
 
 
 def end(pids: Sequence[int], *, at_once: bool = False) -> None:
@@ -154,10 +160,8 @@ def _alive(pid: int) -> bool:
 
 
 def _kill(pid: int, number: int = signal.SIGKILL) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass
 
 
 def cgroup_parents(mountinfo: str) -> Mapping[Path, bool]:
@@ -175,12 +179,11 @@ def _prepare_cgroups(settings: Settings) -> None:
     """A group of the cluster's own in every hierarchy; the kubelet makes the pods' groups below it."""
     for parent, unified in cgroup_parents(Path("/proc/self/mountinfo").read_text()).items():
         group = parent / settings.name
-        if unified:
-            available = (parent / "cgroup.controllers").read_text().split()
-            (parent / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in available))
         group.mkdir(exist_ok=True)
         if unified:
-            (group / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in available))
+            controllers = " ".join(f"+{name}" for name in (parent / "cgroup.controllers").read_text().split())
+            for folder in (parent, group):
+                (folder / "cgroup.subtree_control").write_text(controllers)
         for file in ("cpuset.cpus", "cpuset.mems"):
             if not unified and (group / file).exists() and not (group / file).read_text().strip():
                 (group / file).write_text((parent / file).read_text())
@@ -192,10 +195,8 @@ def _remove_cgroups(settings: Settings) -> None:
     def removed() -> bool:
         for group in groups:
             for folder, _, _ in os.walk(group, topdown=False):
-                try:
-                    os.rmdir(folder)
-                except OSError:
-                    continue
+                with contextlib.suppress(OSError):
+                    Path(folder).rmdir()
         return not any(group.exists() for group in groups)
 
     wait_for(removed, 20, f"the control groups named {settings.name} still hold processes")

@@ -35,7 +35,6 @@ def mount(*arguments: str) -> None:
 
 
 def main(pause: str, marker: str, *keep: str) -> None:
-    mount("--make-rshared", "/")
     _private_run_folder(keep)
     _own_sys()
     for folder in SHADOWED:
@@ -44,6 +43,8 @@ def main(pause: str, marker: str, *keep: str) -> None:
         mount("--bind", f"/run/keep/{index}", folder)
     _no_name_server()
     _protect_kernel_settings()
+    # Last: what is shared would take a mount's copies away with the mount.
+    mount("--make-rshared", "/")
     _network()
     os.execv(pause, ["pause", marker])
 

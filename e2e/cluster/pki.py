@@ -155,9 +155,7 @@ def _general_name(name: str) -> x509.GeneralName:
 
 def _write_service_account_keys(folder: Path) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
-    public = key.public_key().public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     (folder / f"{SERVICE_ACCOUNTS}.pub").write_bytes(public)
     _write_key(folder / f"{SERVICE_ACCOUNTS}.key", key)
 

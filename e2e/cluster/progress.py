@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from e2e.cluster.settings import ClusterError
@@ -17,7 +17,7 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def phase(what: str) -> Iterator[None]:
+def phase(what: str) -> Generator[None]:
     started = time.monotonic()
     yield
     say(f"{what} ({time.monotonic() - started:.1f} s)")

@@ -24,7 +24,7 @@ START_SECONDS = 20.0
 
 def ctr(socket: Path, *arguments: str, stdin: int | None = None) -> subprocess.CompletedProcess[str]:
     command = [require("ctr"), f"--address={socket}", f"--namespace={NAMESPACE}", *arguments]
-    return subprocess.run(command, stdin=stdin, capture_output=True, text=True)
+    return subprocess.run(command, stdin=stdin, capture_output=True, text=True, check=False)
 
 
 def require(name: str) -> str:

@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -38,7 +39,7 @@ var programs = map[string]func(){
 	"kube-controller-manager": func() { os.Exit(cli.Run(controllermanager.NewControllerManagerCommand())) },
 	"kube-scheduler":          func() { os.Exit(cli.Run(scheduler.NewSchedulerCommand())) },
 	"kubelet":                 func() { os.Exit(cli.Run(kubelet.NewKubeletCommand(context.Background()))) },
-	"kube-proxy":              func() { os.Exit(cli.Run(proxy.NewProxyCommand())) },
+	"kube-proxy":              runProxy,
 	"kubectl":                 runKubectl,
 	"coredns":                 coremain.Run,
 	"helm":                    runHelm,
@@ -56,6 +57,12 @@ func main() {
 		os.Exit(2)
 	}
 	run()
+}
+
+// runProxy takes CoreDNS's flags away first: kube-proxy accepts every flag of the process, and one is called version too.
+func runProxy() {
+	flag.CommandLine = flag.NewFlagSet(os.Args[0], flag.ExitOnError)
+	os.Exit(cli.Run(proxy.NewProxyCommand()))
 }
 
 func runKubectl() {

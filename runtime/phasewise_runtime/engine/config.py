@@ -36,6 +36,8 @@ class EngineConfig:
     device: Device = "gpu"
     tensor: int = 1
     pipeline: int = 1
+    peer_tensor: int | None = None
+    """`tensor` of the other role: KV transfer limits how the two may differ."""
     args: Mapping[str, ArgValue] = field(default_factory=dict[str, ArgValue])
     max_generation_seconds: float = 600
     itl_target_ms: float | None = None
@@ -135,6 +137,7 @@ _RULES: Final[Mapping[str, Rule]] = {
     "device": (lambda v: v in ("cpu", "gpu"), "cpu or gpu"),
     "tensor": _COUNT,
     "pipeline": _COUNT,
+    "peer_tensor": (lambda v: v is None or _is_count(v), "a whole number of at least 1, or null"),
     "args": (_is_args, "a mapping of argument names to text, numbers, booleans or lists of text"),
     "max_generation_seconds": (lambda v: _is_seconds(v) and v > 0, "a number of seconds above 0"),
     "itl_target_ms": (lambda v: v is None or (_is_number(v) and v > 0), "a number of milliseconds above 0, or null"),

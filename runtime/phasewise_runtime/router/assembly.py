@@ -2,7 +2,7 @@
 
 What vLLM itself would have answered depends on its version: which fields there are, and which are null. So the frame
 is an answer of the same engine build to a request of the same kind (the prefill leg's own, in most cases), and only
-what differs from request to request is filled in. Whatever does not fit the frame raises `NotAssemblable`, and the
+what differs from request to request is filled in. Whatever does not fit the frame raises `NotAssemblableError`, and the
 request is sent again without streaming: a client never gets an answer that is nearly right.
 """
 
@@ -15,10 +15,12 @@ from typing import Any, cast
 Json = dict[str, Any]
 
 _TOP = frozenset({"id", "object", "created", "model", "choices", "usage", "system_fingerprint"})
-_CHOICE = frozenset({"index", "delta", "text", "logprobs", "finish_reason", "stop_reason"})
+_FRAME = _TOP | {"kv_transfer_params"}
+_FRAME_CHOICE = frozenset({"index", "message", "text", "finish_reason", "stop_reason"})
+_CHOICE = frozenset({"index", "delta", "text", "finish_reason", "stop_reason"})
 
 
-class NotAssemblable(Exception):
+class NotAssemblableError(Exception):
     """The stream holds something that the frame has no place for."""
 
 
@@ -28,8 +30,10 @@ def frame_of(answer: Json) -> Json | None:
     usage = answer.get("usage")
     if len(choices) != 1 or not isinstance(usage, dict):
         return None
-    if cast(Json, usage).get("completion_tokens_details"):
+    if cast("Json", usage).get("completion_tokens_details"):
         return None  # a reasoning parser is at work: it divides a whole text differently from a stream
+    if _odd(answer, _FRAME) or _odd(choices[0], _FRAME_CHOICE):
+        return None
     frame = copy.deepcopy(answer)
     frame["kv_transfer_params"] = None
     if "kv_transfer_params" not in answer:
@@ -37,8 +41,8 @@ def frame_of(answer: Json) -> Json | None:
     choice = cast("list[Json]", frame["choices"])[0]
     message = choice.get("message")
     if isinstance(message, dict):
-        message = cast(Json, message)
-        if any(message.get(k) for k in message if k not in ("role", "content")):
+        message = cast("Json", message)
+        if _odd(message, frozenset({"role", "content"})):
             return None
         message["content"] = ""
     elif isinstance(choice.get("text"), str):
@@ -62,7 +66,7 @@ def assemble(frame: Json, events: Sequence[Json]) -> Json:
                 choice["finish_reason"] = part["finish_reason"]
                 choice["stop_reason"] = part.get("stop_reason")
         if event.get("usage"):
-            answer["usage"] = _usage(cast(Json, answer["usage"]), cast(Json, event["usage"]))
+            answer["usage"] = _usage(cast("Json", answer["usage"]), cast("Json", event["usage"]))
         for key in ("id", "created", "model", "system_fingerprint"):
             if event.get(key) is not None and key in answer:
                 answer[key] = event[key]
@@ -72,19 +76,19 @@ def assemble(frame: Json, events: Sequence[Json]) -> Json:
 
 def _text(part: Json, choice: Json) -> str:
     if "text" in part:
-        return cast(str, part["text"])
-    delta = cast(Json, part.get("delta") or {})
+        return cast("str", part["text"])
+    delta = cast("Json", part.get("delta") or {})
     _check(delta, frozenset({"role", "content"}))
     if delta.get("role"):
-        cast(Json, choice["message"])["role"] = delta["role"]
-    return cast(str, delta.get("content") or "")
+        cast("Json", choice["message"])["role"] = delta["role"]
+    return cast("str", delta.get("content") or "")
 
 
 def _fill(choice: Json, text: str) -> None:
     if "text" in choice:
         choice["text"] = text
     else:
-        cast(Json, choice["message"])["content"] = text
+        cast("Json", choice["message"])["content"] = text
 
 
 def _usage(frame: Json, seen: Json) -> Json:
@@ -93,15 +97,17 @@ def _usage(frame: Json, seen: Json) -> Json:
     for key, value in seen.items():
         nested = frame.get(key)
         if isinstance(value, dict) and isinstance(nested, dict):
-            filled[key] = {**dict.fromkeys(cast(Json, nested)), **cast(Json, value)}
+            filled[key] = {**dict.fromkeys(cast("Json", nested)), **cast("Json", value)}
         else:
             filled[key] = value
     return filled
 
 
 def _check(part: Json, known: frozenset[str]) -> None:
-    for key, value in part.items():
-        if key not in known and value is not None and value != []:
-            raise NotAssemblable(f"the stream holds '{key}'")
-    if part.get("logprobs") is not None:
-        raise NotAssemblable("the stream holds 'logprobs'")
+    if odd := _odd(part, known):
+        raise NotAssemblableError(f"the stream holds '{odd}'")
+
+
+def _odd(part: Json, known: frozenset[str]) -> str | None:
+    """The first field that holds something and is not among the `known`."""
+    return next((k for k, v in part.items() if k not in known and v is not None and v != []), None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from phasewise_runtime.contract import DECODE, ENGINE_ROLES
@@ -18,6 +18,8 @@ from phasewise_runtime.router.breaker import Breaker
 from phasewise_runtime.router.metrics import Metrics
 from phasewise_runtime.router.pods import Pod
 from phasewise_runtime.router.policy import Candidate
+
+STATES = ("ready", "not_ready", "terminating", "ejected")
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,8 @@ class Fleet:
         self._clock = clock
         self._changed = asyncio.Event()
         self._listeners: list[Callable[[], None]] = []
+        self.synced = False
+        """The first whole list of pods has been seen."""
 
     # --- fed by discovery ------------------------------------------------------------------------------------
     def replace_all(self, pods: Iterable[Pod]) -> None:
@@ -51,6 +55,7 @@ class Fleet:
             self._drop(uid)
         for pod in wanted.values():
             self._put(pod)
+        self.synced = True
         self._publish()
 
     def put(self, pod: Pod) -> None:
@@ -86,7 +91,7 @@ class Fleet:
         return True
 
     @contextlib.contextmanager
-    def reserve(self, pod: Pod) -> Iterator[None]:
+    def reserve(self, pod: Pod) -> Generator[None, None, None]:
         """Count a request as placed on `pod`."""
         entry = self._entries.get(pod.uid) or _Entry(pod)
         entry.load += 1
@@ -101,7 +106,7 @@ class Fleet:
                 self._notify()
 
     @contextlib.contextmanager
-    def leg(self, pod: Pod) -> Iterator[None]:
+    def leg(self, pod: Pod) -> Generator[None, None, None]:
         """Show a leg as in flight on `pod`."""
         gauges = self._metrics.inflight.labels(pod.role), self._metrics.pod_inflight.labels(pod.role, pod.name)
         for gauge in gauges:
@@ -175,7 +180,7 @@ class Fleet:
             self._publish()
 
     def _publish(self) -> None:
-        counts = {(role, state): 0 for role in ENGINE_ROLES for state in ("ready", "not_ready", "terminating", "ejected")}
+        counts = {(role, state): 0 for role in ENGINE_ROLES for state in STATES}
         for e in self._entries.values():
             ejected = e.pod.usable and e.breaker.state == "open"
             counts[e.pod.role, "ejected" if ejected else e.pod.state] += 1

@@ -40,7 +40,7 @@ class Metrics:
             TTFT_BUCKETS,
             "phase",
         )
-        self.itl = histogram("itl_seconds", "Of a request: mean gap between output tokens after the first.", ITL_BUCKETS)
+        self.itl = histogram("itl_seconds", "Of a request: mean gap of its tokens after the first.", ITL_BUCKETS)
         self.gap = histogram("inter_token_gap_seconds", "Single gaps between streamed events.", ITL_BUCKETS)
         self.requests = counter("requests", "Requests answered, by outcome.", "endpoint", "outcome", "code")
         self.retries = counter("retries", "Legs that failed and were tried again.", "leg", "reason")

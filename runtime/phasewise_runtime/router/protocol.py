@@ -55,11 +55,15 @@ SHAPE: Final = "shape"
 """A non-streaming request of a shape whose answer only the engine can put together."""
 
 _ASSEMBLED: Final = frozenset(
-    """model messages prompt max_tokens max_completion_tokens temperature top_p top_k min_p seed stop stop_token_ids
-    ignore_eos min_tokens presence_penalty frequency_penalty repetition_penalty logit_bias user stream n priority
-    cache_salt request_id session_id skip_special_tokens spaces_between_special_tokens include_stop_str_in_output
-    truncate_prompt_tokens truncation_side add_special_tokens add_generation_prompt chat_template
-    chat_template_kwargs bad_words allowed_token_ids metadata store""".split()
+    (
+        *("model", "messages", "prompt", "stream", "n", "user", "metadata", "store"),
+        *("max_tokens", "max_completion_tokens", "min_tokens", "ignore_eos", "stop", "stop_token_ids"),
+        *("temperature", "top_p", "top_k", "min_p", "seed", "logit_bias", "bad_words", "allowed_token_ids"),
+        *("presence_penalty", "frequency_penalty", "repetition_penalty", "priority", "cache_salt"),
+        *("request_id", "session_id", "skip_special_tokens", "spaces_between_special_tokens"),
+        *("include_stop_str_in_output", "truncate_prompt_tokens", "truncation_side", "add_special_tokens"),
+        *("add_generation_prompt", "chat_template", "chat_template_kwargs"),
+    )
 )
 """Fields with which a non-streaming answer can be assembled from a stream without loss; any other passes through."""
 
@@ -86,8 +90,8 @@ def parse_body(raw: bytes) -> Body:
     except (ValueError, RecursionError) as e:
         raise ApiError(400, f"The request body is not valid JSON: {e}. Send one JSON object.") from e
     if not isinstance(value, dict):
-        raise ApiError(400, "The request body is not a JSON object: send one, such as {\"model\": …}.")
-    return cast(Body, value)
+        raise ApiError(400, 'The request body is not a JSON object: send one, such as {"model": …}.')
+    return cast("Body", value)
 
 
 def read_request(endpoint: Endpoint, body: Body, *, model: str, disaggregated: bool) -> Request:
@@ -127,7 +131,7 @@ def decode_body(request: Request, kv_params: Mapping[str, Any] | None, *, assemb
     if assemble:
         body["stream"] = True
     if streamed and request.ask_usage and isinstance(body.get("stream_options") or {}, dict):
-        given = cast(Body, body.get("stream_options") or {})
+        given = cast("Body", body.get("stream_options") or {})
         body["stream_options"] = {k: v for k, v in given.items() if k != "continuous_usage_stats"}
         body["stream_options"]["include_usage"] = True
     if kv_params is not None:
@@ -152,15 +156,15 @@ class Answer:
 def read_answer(raw: bytes) -> Answer:
     """Read a non-streaming answer; ValueError where it is no JSON object."""
     value = json.loads(raw)
-    if not isinstance(value, dict):
+    body = cast("Body", value if isinstance(value, dict) else {})
+    if not body:
         raise ValueError("the engine's answer is not a JSON object")
-    body = cast(Body, value)
     params = body.get(KV_PARAMS)
     choices = cast("list[Any]", body.get("choices") or [])
     return Answer(
         body=body,
-        kv_params=cast(Body, params) if isinstance(params, dict) and params else None,
-        aborted=any(isinstance(c, dict) and cast(Body, c).get("finish_reason") == "abort" for c in choices),
+        kv_params=cast("Body", params) if isinstance(params, dict) and params else None,
+        aborted=any(isinstance(c, dict) and cast("Body", c).get("finish_reason") == "abort" for c in choices),
     )
 
 
@@ -200,7 +204,7 @@ def _strip(body: Body) -> Body:
     stripped = {k: v for k, v in body.items() if k not in STRIPPED_FROM_CLIENT}
     xargs = stripped.get(XARGS)
     if isinstance(xargs, dict):
-        kept = {k: v for k, v in cast(Body, xargs).items() if k not in STRIPPED_FROM_CLIENT}
+        kept = {k: v for k, v in cast("Body", xargs).items() if k not in STRIPPED_FROM_CLIENT}
         stripped[XARGS] = kept
     return stripped
 
@@ -233,7 +237,7 @@ def _several_prompts(body: Body) -> bool:
 
 def _wants_usage(body: Body) -> bool:
     options = body.get("stream_options")
-    return isinstance(options, dict) and bool(cast(Body, options).get("include_usage"))
+    return isinstance(options, dict) and bool(cast("Body", options).get("include_usage"))
 
 
 def _is_number(value: object) -> bool:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from phasewise_runtime.contract import ENV_NAMESPACE, ROUTER_ADMIN_PORT, ROUTER_PORT
 
@@ -22,7 +23,7 @@ class Settings:
     namespace: str
     model_name: str
     disaggregated: bool = True
-    host: str = "0.0.0.0"  # noqa: S104 - a pod's own address
+    host: str = "0.0.0.0"
     port: int = ROUTER_PORT
     admin_port: int = ROUTER_ADMIN_PORT
     max_generation_seconds: float = 600.0
@@ -49,7 +50,8 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
         parser.error(f"the namespace is not known: give --namespace, or set {ENV_NAMESPACE}")
     if args.port == args.admin_port and args.port:
         parser.error(f"--port and --admin-port are both {args.port}: give them different numbers")
-    return Settings(**{**vars(args), "namespace": namespace or "default"})
+    values: dict[str, Any] = vars(args) | {"namespace": namespace or "default"}
+    return Settings(**values)
 
 
 def _parser() -> argparse.ArgumentParser:

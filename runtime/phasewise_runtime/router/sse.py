@@ -101,10 +101,10 @@ class StreamReader:
         if not isinstance(event, dict):
             self.fault = Fault("malformed", "the engine sent an event that is not a JSON object")
             return
-        event = cast(Json, event)
+        event = cast("Json", event)
         if event.get("error"):
             error = event["error"]
-            known = cast(Json, error) if isinstance(error, dict) else {"message": str(error)}
+            known = cast("Json", error) if isinstance(error, dict) else {"message": str(error)}
             self.fault = Fault("error_event", str(known.get("message") or "the engine failed"), known)
             return
         self._known_good(raw, event, out)
@@ -121,7 +121,7 @@ class StreamReader:
         self.finished = self.finished or any(reasons)
         usage = event.get("usage")
         if isinstance(usage, dict):
-            self.usage = cast(Json, usage)
+            self.usage = cast("Json", usage)
             self._forced_usage = self._forced_usage or bool(choices)
         if self.strip_usage and usage and not choices and not self._forced_usage:
             self._stamp(event.get("system_fingerprint"))
@@ -163,4 +163,4 @@ def _has_output(choice: Json) -> bool:
     if choice.get("text"):
         return True
     delta = choice.get("delta")
-    return isinstance(delta, dict) and any(cast(Json, delta).get(k) for k in _OUTPUT_KEYS)
+    return isinstance(delta, dict) and any(cast("Json", delta).get(k) for k in _OUTPUT_KEYS)

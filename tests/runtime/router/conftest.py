@@ -17,8 +17,8 @@ from phasewise_runtime.router.fleet import Fleet
 from phasewise_runtime.router.server import Server
 from phasewise_runtime.router.settings import Settings
 
-CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
-COMPLETION = {"model": MODEL, "prompt": "hi"}
+CHAT: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
+COMPLETION: dict[str, Any] = {"model": MODEL, "prompt": "hi"}
 SETTINGS = Settings(
     service="svc",
     namespace="default",

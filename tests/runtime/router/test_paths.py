@@ -195,7 +195,7 @@ async def test_tokens_are_passed_on_as_they_come(router: RouterFactory) -> None:
             first = b""
             while b"Hel" not in first:
                 first += await response.content.readany()
-            assert b"lo" not in first.replace(b"Hel", b"")
+            assert b'"lo"' not in first
             assert r.metric("inflight", leg="decode") == 1
             assert r.metric("pod_inflight", pod="d0") == 1
             d.gate.set()

@@ -1,0 +1,55 @@
+# The few commands of the house. `make demo` and `make test` set up all that they need.
+SHELL := /bin/bash
+PYTHON ?= python3
+BIN := .venv/bin
+.DEFAULT_GOAL := help
+.PHONY: help setup demo down clean test lint unit e2e crds images bench
+
+help: ## what there is
+	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: .venv/.ready ## a virtual environment with what development needs
+
+.venv/.ready: pyproject.toml requirements-dev.txt
+	@echo "setup: virtual environment in .venv (about a minute the first time)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "setup: Python 3.11 or later is needed; name one with PYTHON=..."; exit 1; }
+	@$(PYTHON) -m venv --clear .venv
+	@$(BIN)/pip --quiet --disable-pip-version-check install uv==0.13.9
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements-dev.txt
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
+	@touch $@
+
+demo: setup ## from nothing to streamed tokens that went through prefill and decode
+	@$(BIN)/python -m e2e.demo
+
+down: setup ## remove the cluster and all in it; only the build cache remains
+	@$(BIN)/python -m e2e.cluster down
+
+clean: down ## the build cache and the virtual environment too
+	@$(BIN)/python -m e2e.images clean
+	@$(BIN)/python -m e2e.cluster clean
+	@rm -rf .venv .pytest_cache .ruff_cache .hypothesis .coverage
+
+test: lint unit e2e ## everything that CI runs
+
+lint: setup ## style, types, the rooms' contracts, generated files
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/pyright
+	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/python -m phasewise_operator.api.crd --check
+
+unit: setup ## without a cluster, with coverage; the pure rooms must stay above 95 %
+	@$(BIN)/pytest -q --cov --cov-report=
+	@$(BIN)/coverage report --include='$(PURE)' --fail-under=95
+
+PURE := operator/phasewise_operator/api/*,operator/phasewise_operator/render/*,operator/phasewise_operator/rollout/*,operator/phasewise_operator/reconcile/plan.py,operator/phasewise_operator/reconcile/report.py,operator/phasewise_operator/reconcile/owned.py,operator/phasewise_operator/reconcile/trouble.py,runtime/phasewise_runtime/contract.py,runtime/phasewise_runtime/engine/command.py,runtime/phasewise_runtime/engine/config.py,runtime/phasewise_runtime/model/uri.py,runtime/phasewise_runtime/router/policy.py,runtime/phasewise_runtime/router/protocol.py
+
+e2e: setup ## on the local cluster, with real engines
+	@$(BIN)/pytest -q e2e
+
+crds: setup ## write crds/ and the chart's copy from the models
+	@$(BIN)/python -m phasewise_operator.api.crd
+
+images: setup ## build the images that ship
+	@$(BIN)/python -m e2e.images build all

@@ -1,0 +1,87 @@
+"""A client of the OpenAI API that measures: text, time to first token, and what the router says of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+SECONDS = 120.0
+Body = dict[str, Any]
+
+
+@dataclass
+class Answer:
+    """One answered request. `ttft` in seconds; `timing`: the router's Server-Timing, milliseconds by part."""
+
+    text: str = ""
+    ttft: float | None = None
+    gaps: list[float] = field(default_factory=list[float])
+    finish_reason: str | None = None
+    usage: dict[str, Any] = field(default_factory=dict[str, Any])
+    timing: dict[str, float] = field(default_factory=dict[str, float])
+    error: str | None = None
+
+
+def events(response: httpx.Response) -> Iterator[dict[str, Any]]:
+    """The JSON of each server-sent event up to [DONE]."""
+    for line in response.iter_lines():
+        if line.startswith("data: ") and line != "data: [DONE]":
+            yield json.loads(line.removeprefix("data: "))
+
+
+def ask(url: str, path: str, body: Body, headers: dict[str, str] | None = None) -> Answer:
+    """Send one request, streaming where the body says so. What fails is in `error`; nothing is raised."""
+    answer = Answer()
+    try:
+        with httpx.Client(timeout=SECONDS) as client:
+            started = time.monotonic()
+            with client.stream("POST", f"{url}{path}", json=body, headers=headers) as response:
+                answer.timing = server_timing(response.headers.get("server-timing", ""))
+                if response.status_code != 200:
+                    answer.error = f"{response.status_code} {response.read().decode()[:500]}"
+                elif body.get("stream"):
+                    _read_stream(response, answer, started)
+                else:
+                    response.read()
+                    _take(answer, response.json())
+    except (httpx.HTTPError, ValueError) as error:
+        answer.error = f"{type(error).__name__}: {error}"
+    return answer
+
+
+def _read_stream(response: httpx.Response, answer: Answer, started: float) -> None:
+    last = started
+    for event in events(response):
+        if "error" in event:
+            answer.error = json.dumps(event["error"])
+            return
+        before = len(answer.text)
+        _take(answer, event)
+        if len(answer.text) > before:
+            now = time.monotonic()
+            if answer.ttft is None:
+                answer.ttft = now - started
+            else:
+                answer.gaps.append(now - last)
+            last = now
+    if answer.finish_reason is None and answer.error is None:
+        answer.error = "the stream ended without a finish_reason"
+
+
+def _take(answer: Answer, event: dict[str, Any]) -> None:
+    answer.usage = event.get("usage") or answer.usage
+    for choice in event.get("choices", []):
+        part = choice.get("delta") or choice.get("message") or choice
+        answer.text += part.get("content") or part.get("text") or ""
+        answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
+
+
+def server_timing(header: str) -> dict[str, float]:
+    """W3C Server-Timing: name;dur=milliseconds, comma-separated."""
+    parts = (part.strip().partition(";dur=") for part in header.split(",") if ";dur=" in part)
+    return {name: float(duration) for name, _, duration in parts}

@@ -1,0 +1,267 @@
+"""The local cluster: brings the parts up in order, takes them down, and answers for them.
+
+Every step looks first and does only what is missing, so `up` can be cut off at any moment and run again. What is there
+is read from /proc and from the parts themselves, never from a note that an interruption could leave untrue.
+"""
+
+from __future__ import annotations
+
+import datetime
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from e2e.cluster import binaries, configuration, dns, forwarding, images, node, runtime
+from e2e.cluster.api import Api
+from e2e.cluster.components import COMPONENTS, command_lines
+from e2e.cluster.interface import parse_target
+from e2e.cluster.packages import ensure_system_packages
+from e2e.cluster.pki import ensure_certificates
+from e2e.cluster.progress import phase, say, wait_for
+from e2e.cluster.settings import API_SERVER_PORT, NODE_IP, NODE_NAME, ClusterError, Settings
+from e2e.cluster.status import report
+
+FORWARDER = "e2e.cluster.forward"
+API_FORWARD = "kube-apiserver"
+INSIDE = ("kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy")
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class LocalCluster:
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def up(self) -> None:
+        _check_root()
+        ensure_system_packages()
+        with self._locked():
+            programs = binaries.programs(self.settings)
+            with phase("node ready to take the parts"):
+                self._forget_before_reboot()
+                self._write_configuration()
+                the_node = node.find(self.settings) or self._new_node(programs)
+            self._start_parts(the_node, programs)
+            self._wait_until_usable()
+        say(f"up; kubectl works with KUBECONFIG={self.settings.kubeconfig}")
+
+    def down(self) -> None:
+        _check_root()
+        with self._locked(), phase("down; only the cache remains"):
+            node.stop(self.settings)
+            node.remove_tree(self.settings.state)
+            runtime.remove_leftovers(self.settings)
+
+    def status(self) -> bool:
+        return report(self.settings, self._node_or_none(), self._programs(), self._api())
+
+    def program(self, name: str) -> tuple[Sequence[str], Mapping[str, str]]:
+        state = self.settings.state
+        own = {f"HELM_{kind}_HOME": f"{state}/helm/{kind.lower()}" for kind in ("CACHE", "CONFIG", "DATA")}
+        own |= {"KUBECONFIG": str(self.kubeconfig_path()), "KUBECACHEDIR": f"{state}/kubectl-cache"}
+        return [str(self._programs()[name])], {**os.environ, **own}
+
+    def kubeconfig_path(self) -> Path:
+        if not self.settings.kubeconfig.exists():
+            raise ClusterError("the cluster is not up; run: python -m e2e.cluster up")
+        return self.settings.kubeconfig
+
+    def load_image(self, source: str) -> str:
+        self._node()
+        return images.load(self.settings.containerd_socket, source)
+
+    def expose(self, target: str, local_port: int = 0) -> str:
+        wanted = parse_target(target)
+        service = self._api().get(f"/api/v1/namespaces/{wanted.namespace}/services/{wanted.service}")
+        if service is None:
+            raise ClusterError(f"there is no Service {wanted.service} in namespace {wanted.namespace}")
+        address = service["spec"].get("clusterIP")
+        ports = service_ports(service)
+        if not address or address == "None" or wanted.port not in ports:
+            raise ClusterError(f"{target}: the Service has address {address} and ports {', '.join(ports)}")
+        opened = forwarding.add(
+            self.settings.forward_socket,
+            {"name": str(wanted), "local": local_port, "host": address, "port": ports[wanted.port]},
+        )
+        return f"http://127.0.0.1:{opened}"
+
+    def unexpose(self, target: str) -> None:
+        forwarding.remove(self.settings.forward_socket, str(parse_target(target)))
+
+    def stop_component(self, name: str, *, at_once: bool = False) -> None:
+        _check_component(name)
+        node.end(node.running(self._node()).get(name, []), at_once=at_once)
+
+    def start_component(self, name: str) -> None:
+        _check_component(name)
+        self._ensure_component(self._node(), name, self._programs())
+        if name == "kube-apiserver":
+            self._wait_for_api()
+
+    def audit_log_path(self) -> Path:
+        return self.settings.audit_log
+
+    def _new_node(self, programs: Mapping[str, Path]) -> node.Node:
+        node.stop(self.settings)
+        return node.start(self.settings, programs["pause"])
+
+    def _start_parts(self, the_node: node.Node, programs: Mapping[str, Path]) -> None:
+        """The API server takes longest, so it begins first; the others wait for it, or it delays them."""
+        for name in ("etcd", "kube-apiserver", "containerd"):
+            self._ensure_component(the_node, name, programs)
+        self._ensure_forwarder(the_node)
+        with phase("own images there"):
+            busybox = Path(runtime.require("busybox"))
+            recipes = [images.pause(programs["pause"]), images.coredns(programs["coredns"].resolve())]
+            for recipe in [*recipes, images.busybox(busybox, images.busybox_applets(busybox))]:
+                images.ensure_made(self.settings.containerd_socket, recipe)
+        with phase("API server ready"):
+            self._wait_for_api()
+        for name in INSIDE:
+            self._ensure_component(the_node, name, programs)
+
+    def _wait_until_usable(self) -> None:
+        api, logs = self._api(), self.settings.logs
+        with phase(f"node {NODE_NAME} ready"):
+            wait_for(lambda: api.node_ready(NODE_NAME), 60, f"the node does not become ready; see {logs}/kubelet.log")
+        with phase("service accounts there"):
+            account = "/api/v1/namespaces/default/serviceaccounts/default"
+            wait_for(lambda: api.get(account), 60, f"no service accounts; see {logs}/kube-controller-manager.log")
+        with phase("DNS ready"):
+            if not api.deployment_available(dns.NAMESPACE, dns.NAME):
+                self._apply_dns()
+            available = lambda: api.deployment_available(dns.NAMESPACE, dns.NAME)  # noqa: E731
+            wait_for(available, 60, "CoreDNS does not become ready; see: kubectl -n kube-system describe pods")
+
+    def _apply_dns(self) -> None:
+        command, environment = self.program("kubectl")
+        manifests = dns.manifests(images.coredns(Path("coredns")).name)
+        apply = [*command, "apply", "--server-side", "--force-conflicts", "-f", "-"]
+        done = subprocess.run(apply, env=environment, input=manifests, text=True, capture_output=True, check=False)
+        if done.returncode != 0:
+            raise ClusterError(f"CoreDNS could not be applied: {done.stderr}")
+
+    def _ensure_component(self, the_node: node.Node, name: str, programs: Mapping[str, Path]) -> None:
+        command = command_lines(self.settings, programs, runtime.require("containerd"))[name]
+        if name == "containerd":
+            runtime.ensure_running(self.settings, the_node, command)
+        elif name not in node.running(the_node):
+            node.launch(self.settings, the_node, name, command, network=True, files=True)
+
+    def _ensure_forwarder(self, the_node: node.Node) -> None:
+        """In the node's process namespace, so that it ends with the node; its network it changes by itself."""
+        control = self.settings.forward_socket
+        if not forwarding.answers(control):
+            node.end(node.running(the_node).get(FORWARDER, []))
+            kept = str(self.settings.state / "forwards.json")
+            command = [sys.executable, "-m", FORWARDER, str(the_node.network), str(control), kept]
+            node.launch(self.settings, the_node, "forward", command, network=False, files=False)
+            wait_for(lambda: forwarding.answers(control), 20, f"no forwarder; see {self.settings.logs}/forward.log")
+        self._write_kubeconfig(self._forward_api())
+
+    def _forward_api(self) -> int:
+        control = self.settings.forward_socket
+        for known in forwarding.listed(control):
+            if known["name"] == API_FORWARD:
+                return known["local"]
+        for port in (self.settings.api_port, 0):
+            try:
+                return forwarding.add(
+                    control, {"name": API_FORWARD, "local": port, "host": NODE_IP, "port": API_SERVER_PORT}
+                )
+            except ClusterError:
+                if port == 0:
+                    raise
+        raise AssertionError
+
+    def _write_configuration(self) -> None:
+        state, pki = self.settings.state, self.settings.pki
+        self.settings.logs.mkdir(parents=True, exist_ok=True)
+        ensure_certificates(pki, datetime.datetime.now(datetime.timezone.utc))
+        (state / "etcd").mkdir(mode=0o700, exist_ok=True)
+        (state / "cni").mkdir(exist_ok=True)
+        _write(state / "cni" / "10-pods.conflist", configuration.cni())
+        _write(state / "audit-policy.json", configuration.audit_policy())
+        _write(state / "kubelet.json", configuration.kubelet(self.settings))
+        _write(state / "kube-proxy.json", configuration.kube_proxy(state / "kube-proxy.kubeconfig"))
+        run, socket = Path("/run/containerd"), self.settings.containerd_socket
+        toml = configuration.containerd(self.settings.images_root, run, socket, state / "cni")
+        _write(state / "containerd.toml", toml)
+        for name in INSIDE:
+            _write(state / f"{name}.kubeconfig", self._kubeconfig_of(name, configuration.api_server_inside()))
+
+    def _write_kubeconfig(self, port: int) -> None:
+        _write(self.settings.kubeconfig, self._kubeconfig_of("admin", f"https://127.0.0.1:{port}"))
+
+    def _kubeconfig_of(self, name: str, server: str) -> str:
+        files = (self.settings.pki / file for file in ("ca.crt", f"{name}.crt", f"{name}.key"))
+        return configuration.kubeconfig(server, *(file.read_bytes() for file in files))
+
+    def _forget_before_reboot(self) -> None:
+        """Nothing of a cluster survives the machine's restart, and etcd's data may not be whole."""
+        kept, now = self.settings.state / "boot-id", BOOT_ID.read_text()
+        if self.settings.state.exists() and (not kept.exists() or kept.read_text() != now):
+            node.stop(self.settings)
+            node.remove_tree(self.settings.state)
+        self.settings.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write(kept, now)
+
+    def _wait_for_api(self) -> None:
+        wait_for(self._api().ready, 60, f"the API server does not become ready; see {self.settings.logs}")
+
+    def _api(self) -> Api:
+        forwards = forwarding.listed(self.settings.forward_socket)
+        port = next((known["local"] for known in forwards if known["name"] == API_FORWARD), self.settings.api_port)
+        return Api(port, self.settings.pki)
+
+    def _programs(self) -> Mapping[str, Path]:
+        return binaries.programs(self.settings)
+
+    def _node(self) -> node.Node:
+        found = self._node_or_none()
+        if found is None:
+            raise ClusterError("the cluster is not up; run: python -m e2e.cluster up")
+        return found
+
+    def _node_or_none(self) -> node.Node | None:
+        return node.find(self.settings)
+
+    @contextmanager
+    def _locked(self) -> Generator[None]:
+        """One `up` or `down` at a time; the lock is the kernel's, so no interruption leaves it behind."""
+        self.settings.lock.parent.mkdir(parents=True, exist_ok=True)
+        with self.settings.lock.open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                say("waiting for another up or down to end")
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def service_ports(service: Mapping[str, Any]) -> dict[str, int]:
+    """A Service's ports, by number and by name."""
+    ports = service["spec"].get("ports", [])
+    return {key: port["port"] for port in ports for key in (str(port["port"]), port.get("name")) if key}
+
+
+def _write(path: Path, content: str) -> None:
+    """Whole or not at all, and for the owner's eyes: some hold keys."""
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.touch(mode=0o600)
+    temporary.write_text(content)
+    temporary.replace(path)
+
+
+def _check_root() -> None:
+    if os.geteuid() != 0:
+        raise ClusterError("the local cluster needs root (namespaces, mounts): run as root, or set CLUSTER=current")
+
+
+def _check_component(name: str) -> None:
+    if name not in COMPONENTS:
+        raise ClusterError(f"{name} is not a part of the cluster; the parts are {', '.join(COMPONENTS)}")

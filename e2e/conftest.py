@@ -1,0 +1,113 @@
+"""What e2e tests share: Phasewise on the cluster, and one real service that most of them look at.
+
+A service costs a minute and a half to start on two cores, so tests share it, and go from what only looks at it to what
+breaks it: the order of the files is stated here.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import cast
+
+import pytest
+import yaml
+from _pytest.capture import CaptureManager
+
+from e2e import cluster, kube
+from e2e.images import ROOT
+from e2e.stack import bring_up, step
+
+FILES = (
+    "test_crds",
+    "test_chart",
+    "test_judged",
+    "test_serving",
+    "test_reconcile",
+    "test_engine_arguments",
+    "test_faults",
+    "test_teardown",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {name: place for place, name in enumerate(FILES)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+    for item in items:
+        item.add_marker(pytest.mark.e2e)
+
+
+def shown(config: pytest.Config) -> AbstractContextManager[None]:
+    """Progress is for whoever waits: it goes past pytest's capture."""
+    manager = cast("CaptureManager", config.pluginmanager.getplugin("capturemanager"))
+    return manager.global_and_fixture_disabled()
+
+
+@dataclass(frozen=True)
+class Service:
+    name: str
+    namespace: str
+    model: str
+    url: str
+
+    def wait_ready(self, seconds: float = 400) -> kube.Object:
+        return kube.wait_ready(self.name, self.namespace, seconds)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def phasewise(pytestconfig: pytest.Config) -> None:
+    """The stack, up. A running demo is stopped first: two cores do not hold both."""
+    with shown(pytestconfig):
+        print()
+        bring_up()
+        for live in kube.find("infsvc", namespace="default"):
+            name = live["metadata"]["name"]
+            with step(f"stopping service {name}, which `make demo` left running: two cores do not hold both"):
+                cluster.kubectl("delete", "infsvc", name, "--wait=true", "--cascade=foreground", "--timeout=120s")
+
+
+NAMESPACE = "e2e"
+
+
+@pytest.fixture(scope="session")
+def namespace(phasewise: None) -> str:
+    manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    cluster.kubectl("apply", "-f", "-", text=yaml.safe_dump(manifest))
+    return NAMESPACE
+
+
+def quickstart(name: str, namespace: str) -> kube.Object:
+    """The example, under another name: tests and users run the same."""
+    manifest = yaml.safe_load((ROOT / "examples" / "quickstart.yaml").read_text())
+    manifest["metadata"] = {"name": name, "namespace": namespace}
+    return manifest
+
+
+@pytest.fixture(scope="session")
+def service(namespace: str, pytestconfig: pytest.Config) -> Service:
+    """Two routers, two prefill pods, one decode pod: what the faults need."""
+    manifest = quickstart("chat", namespace)
+    manifest["spec"]["router"]["replicas"] = 2
+    manifest["spec"]["prefill"]["replicas"] = {"min": 2}
+    manifest["spec"]["maxGenerationSeconds"] = 60
+    kube.apply(yaml.safe_dump(manifest), namespace)
+    with shown(pytestconfig), step("service chat: two routers, two prefill pods, one decode pod"):
+        kube.wait_ready("chat", namespace, seconds=900)
+    url = cluster.selected().expose(f"{namespace}/chat:80")
+    return Service("chat", namespace, manifest["spec"]["model"]["name"], url)
+
+
+@pytest.fixture(scope="session")
+def engine_alone(service: Service) -> str:
+    """URL of the decode engine by itself, past the router: what answers must be equal to."""
+    manifest = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "engine-alone", "namespace": service.namespace},
+        "spec": {
+            "selector": {"phasewise.dev/service": service.name, "phasewise.dev/role": "decode"},
+            "ports": [{"port": 8000}],
+        },
+    }
+    kube.apply(yaml.safe_dump(manifest), service.namespace)
+    return cluster.selected().expose(f"{service.namespace}/engine-alone:8000")

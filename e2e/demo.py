@@ -1,0 +1,94 @@
+"""`make demo`: from nothing to a streamed chat completion whose prompt was computed in one pod and answered by another.
+
+Leaves the service running. Everything is idempotent: interrupted at any moment, it can be run again.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+from e2e import client, cluster, kube
+from e2e.cluster import ClusterError
+from e2e.images import ROOT, ImageError
+from e2e.stack import bring_up, step
+from phasewise_runtime import contract
+
+SERVICE = "quickstart"
+MODEL = "tiny"
+NAMESPACE = "default"
+LOCAL_PORT = 8080
+PROMPT = "Say what prefill and decode are, and why they want different hardware. " * 12
+TOKENS = 32
+
+
+def main() -> int:
+    started = time.monotonic()
+    try:
+        bring_up()
+        with step("service: kubectl apply -f examples/quickstart.yaml, until Ready (some 90 s: two engines start)"):
+            cluster.kubectl("apply", "-f", str(ROOT / "examples" / "quickstart.yaml"))
+            kube.wait_ready(SERVICE, seconds=900, tell=lambda text: print(f"    {text[:150]}", flush=True))
+        url = cluster.selected().expose(f"{NAMESPACE}/{SERVICE}:80", LOCAL_PORT)
+        return show(url, started)
+    except KeyboardInterrupt:
+        print("\ndemo: interrupted; `make demo` goes on from here, `make down` removes everything", file=sys.stderr)
+        return 130
+    except (ClusterError, ImageError, AssertionError, subprocess.CalledProcessError) as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+
+
+def show(url: str, started: float) -> int:
+    """One streamed completion, with its time to first token in its parts; then what to try next."""
+    before = kube.tokens_over_kv(SERVICE)
+    # A prompt that was never sent: what is in the decode pod's cache already needs no transfer.
+    content = f"[{time.time_ns()}] {PROMPT}"
+    body = {
+        "model": MODEL,
+        "stream": True,
+        "max_tokens": TOKENS,
+        "temperature": 0,
+        "stream_options": {"include_usage": True},
+        "messages": [{"role": "user", "content": content}],
+    }
+    with step(f"request: a streamed chat completion, {len(content)} characters of prompt, {TOKENS} tokens"):
+        answer = client.ask(url, "/v1/chat/completions", body)
+    if answer.error or answer.ttft is None:
+        print(f"demo: the completion failed: {answer.error or 'no token came'}", file=sys.stderr)
+        return 1
+    moved = kube.tokens_over_kv(SERVICE) - before
+    prompt_tokens = answer.usage.get("prompt_tokens", 0)
+    itl = 1000 * sum(answer.gaps) / max(1, len(answer.gaps))
+    print(f"    the model's words (it was never trained): {answer.text!r}")
+    parts = ", ".join(f"{name} {ms:.0f} ms" for name, ms in answer.timing.items())
+    print(f"    TTFT {1000 * answer.ttft:.0f} ms at the client: {parts} in the router")
+    print(f"    ITL {itl:.0f} ms over {len(answer.gaps) + 1} tokens")
+    print(f"    KV transfer: {moved:.0f} of {prompt_tokens} prompt tokens came from the prefill pod\n")
+    print(cluster.kubectl("get", "infsvc", SERVICE), end="")
+    print(cluster.kubectl("get", "pods", "-l", f"{contract.LABEL_SERVICE}={SERVICE}"))
+    print_next(url)
+    if moved <= 0:
+        print("demo: no prompt token came over KV transfer", file=sys.stderr)
+        return 1
+    seconds = time.monotonic() - started
+    latency = f"TTFT {1000 * answer.ttft:.0f} ms, ITL {itl:.0f} ms"
+    print(f"demo: ok ({latency}, {moved:.0f} tokens by KV transfer, {seconds:.0f} s in all)")
+    return 0
+
+
+def print_next(url: str) -> None:
+    message = '{"role": "user", "content": "hi"}'
+    request = f'{{"model": "{MODEL}", "stream": true, "max_tokens": 16, "messages": [{message}]}}'
+    print("The service goes on running. Try:")
+    print(f"  curl -N {url}/v1/chat/completions -H 'content-type: application/json' -d '{request}'")
+    if os.environ.get("CLUSTER", "local") == "local":
+        print(f"  export KUBECONFIG={cluster.kubeconfig_path()}   # then kubectl get infsvc, or without kubectl:")
+        print("  .venv/bin/python -m e2e.cluster kubectl get infsvc")
+    print("  make down   # removes everything but the build cache\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""What demo and tests ask of the API server, through kubectl: objects as dicts, and waiting for what they show."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from e2e import cluster
+from phasewise_runtime import contract
+
+Object = dict[str, Any]
+T = TypeVar("T")
+
+
+def apply(text: str, namespace: str = "default") -> None:
+    cluster.kubectl("-n", namespace, "apply", "-f", "-", text=text)
+
+
+def get(kind: str, name: str, namespace: str = "default") -> Object:
+    return json.loads(cluster.kubectl("-n", namespace, "get", kind, name, "-o", "json"))
+
+
+def find(kind: str, selector: str = "", namespace: str = "default") -> list[Object]:
+    flags = ["-l", selector] if selector else []
+    return json.loads(cluster.kubectl("-n", namespace, "get", kind, "-o", "json", *flags))["items"]
+
+
+def pods(service: str, role: str, namespace: str = "default") -> list[Object]:
+    """Those that are not on their way out."""
+    selector = f"{contract.LABEL_SERVICE}={service},{contract.LABEL_ROLE}={role}"
+    return [p for p in find("pods", selector, namespace) if "deletionTimestamp" not in p["metadata"]]
+
+
+def is_ready(pod: Object) -> bool:
+    return condition(pod, "Ready")[0] == "True"
+
+
+def condition(live: Object, kind: str) -> tuple[str, str, str]:
+    """Status, reason and message; empty where there is no such condition."""
+    known = {c["type"]: c for c in live.get("status", {}).get("conditions", [])}
+    found = known.get(kind, {})
+    return found.get("status", ""), found.get("reason", ""), found.get("message", "")
+
+
+def wait_for(what: str, probe: Callable[[], T | None], seconds: float = 60, every: float = 0.5) -> T:
+    """The first true thing that `probe` returns; AssertionError with `what` after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (found := probe()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{seconds:g} s have passed without: {what}")
+        time.sleep(every)
+    return found
+
+
+def wait_ready(
+    service: str, namespace: str = "default", seconds: float = 400, tell: Callable[[str], object] = lambda _: None
+) -> Object:
+    """The service once it is Ready at its newest generation; every new reason on the way is told."""
+    said = ""
+
+    def probe() -> Object | None:
+        nonlocal said
+        live = get("infsvc", service, namespace)
+        status, reason, message = condition(live, "Ready")
+        if (news := f"{reason}: {message}") != said and reason:
+            said = news
+            tell(news)
+        fresh = live.get("status", {}).get("observedGeneration") == live["metadata"]["generation"]
+        settled = condition(live, "Reconciling")[0] == "False"
+        return live if fresh and settled and status == "True" else None
+
+    try:
+        return wait_for(f"InferenceService {service} Ready", probe, seconds)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; it last said: {said}") from None
+
+
+def engine_metrics(pod: str, namespace: str = "default") -> dict[str, float]:
+    """vLLM's samples by name with labels, as it exports them, through the API server."""
+    return _samples(pod, contract.ENGINE_PORT, namespace)
+
+
+def router_metrics(pod: str, namespace: str = "default") -> dict[str, float]:
+    return _samples(pod, contract.ROUTER_ADMIN_PORT, namespace)
+
+
+def _samples(pod: str, port: int, namespace: str) -> dict[str, float]:
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy{contract.PATH_METRICS}"
+    lines = cluster.kubectl("get", "--raw", path).splitlines()
+    pairs = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
+    return {name: float(value) for name, _, value in pairs}
+
+
+def total(samples: dict[str, float], name: str, *labels: str) -> float:
+    """Sum over the series of a name that carry all the given `key="value"` labels."""
+    series = ((key, value) for key, value in samples.items() if key.partition("{")[0] == name)
+    return sum(value for key, value in series if all(label in key for label in labels))
+
+
+def tokens_over_kv(service: str, namespace: str = "default") -> float:
+    """Prompt tokens that decode pods took from prefill pods, over their lives."""
+    source = 'source="external_kv_transfer"'
+    names = [p["metadata"]["name"] for p in pods(service, contract.DECODE, namespace) if is_ready(p)]
+    return sum(total(engine_metrics(n, namespace), "vllm:prompt_tokens_by_source_total", source) for n in names)

@@ -1,0 +1,48 @@
+"""The termination message: why the launcher ended, and the engine's last errors. Pure but for `write`.
+
+Kubernetes shows it in the pod's status, so it is short, its first line is the reason, and no secret is in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+LIMIT_BYTES: Final = 4096
+_SECRETS: Final = re.compile(
+    r"hf_\w{8,}|(?i:bearer)\s+\S+|((?i:token|api[-_]?key|password|secret)['\"]?\s*[=:]\s*)[^\s,)]+"
+)
+_TELLING: Final = re.compile(r"\b(ERROR|CRITICAL|FATAL|Killed)\b|\b\w*(Error|Exception)\b|Segmentation fault|!!!!!!!")
+_KEPT_LINES: Final = 20
+
+
+def compose(reason: str, lines: Sequence[str], secrets: Iterable[str] = ()) -> str:
+    """The reason, then the last telling lines (or, where none tells, the very last), within the limit."""
+    telling = [line for line in lines if _TELLING.search(line)] or list(lines)
+    message = redact("\n".join([reason, *telling[-_KEPT_LINES:]]), secrets)
+    return _fit(message, len(redact(reason, secrets).encode()))
+
+
+def redact(text: str, secrets: Iterable[str] = ()) -> str:
+    for secret in filter(None, secrets):
+        text = text.replace(secret, "***")
+    return _SECRETS.sub(lambda found: f"{found.group(1) or ''}***", text)
+
+
+def _fit(message: str, reason_bytes: int) -> str:
+    """Cut the oldest of the engine's lines: the end of a traceback says most."""
+    encoded = message.encode()
+    if len(encoded) <= LIMIT_BYTES:
+        return message
+    head = encoded[: min(reason_bytes, LIMIT_BYTES // 2)]
+    tail = encoded[-(LIMIT_BYTES - len(head) - 8) :]
+    return f"{head.decode(errors='ignore')}\n…\n{tail.decode(errors='ignore')}"
+
+
+def write(path: Path, message: str) -> None:
+    try:
+        path.write_text(message, encoding="utf-8")
+    except OSError as error:
+        print(f"phasewise: cannot write {path}: {error}", flush=True)

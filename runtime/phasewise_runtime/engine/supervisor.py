@@ -1,0 +1,252 @@
+"""The life of one engine pod: preflight, model, engine, serving, drain, end.
+
+The launcher is not in the data path. It starts vLLM once, never again: when vLLM ends, so does the pod, with the
+reason in its termination message, and Kubernetes starts a new container.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from http.client import HTTPException
+from pathlib import Path
+from typing import Final
+
+from phasewise_runtime import contract
+from phasewise_runtime.engine import last_words
+from phasewise_runtime.engine.command import EngineCommand, engine_command, shutdown_timeout
+from phasewise_runtime.engine.config import ConfigError, EngineConfig
+from phasewise_runtime.engine.load import EngineLoad, parse_load
+from phasewise_runtime.engine.process import WATCHED_SIGNALS, Child, Reaper, adopt_orphans
+from phasewise_runtime.engine.surroundings import Surroundings, prepare_folders
+from phasewise_runtime.engine.telemetry import DRAINING, ENGINE, MODEL, SERVING, Telemetry
+from phasewise_runtime.model.fetch import ModelError, hub_token
+from phasewise_runtime.model.uri import ModelUriError, model_location
+
+EXIT_OK: Final = 0
+EXIT_ENGINE: Final = 70
+"""The engine ended by itself."""
+EXIT_CUT_SHORT: Final = 71
+"""Stopped with work in hand: the time to drain was over, or a second TERM came."""
+EXIT_STARTUP: Final = 75
+"""The engine did not serve within the time to start."""
+EXIT_CONFIG: Final = 78
+"""The InferenceService must be changed: another start would end the same way."""
+
+_TICK_SECONDS: Final = 0.5
+_IDLE_PROBES: Final = 2
+"""Pages in a row that must show an idle engine: a request may be between two of vLLM's counters."""
+_KILL_GRACE_SECONDS: Final = 2
+_PREFLIGHT_SECONDS: Final = 300
+
+
+class LaunchError(Exception):
+    """The launcher must end with this exit code and reason."""
+
+    def __init__(self, code: int, reason: str, lines: list[str] | None = None) -> None:
+        super().__init__(reason)
+        self.code, self.reason, self.lines = code, reason, lines or []
+
+
+class _Stopped(Exception):  # noqa: N818 - not an error: TERM came
+    """TERM came before the engine served: nothing is in hand."""
+
+
+class Supervisor:
+    def __init__(self, config: EngineConfig, surroundings: Surroundings, telemetry: Telemetry) -> None:
+        self._config = config
+        self._surroundings = surroundings
+        self._telemetry = telemetry
+        self._reaper = Reaper()
+        self._child: Child | None = None
+        self._terms = 0
+        self._secrets: list[str] = []
+
+    def engine_healthy(self) -> bool:
+        return self._get("/health") is not None
+
+    def run(self) -> int:
+        """The whole life; returns the exit code, with the last words written where it is not 0."""
+        try:
+            self._start()
+            self._serve_until_term()
+            self._drain()
+        except _Stopped:
+            say("TERM before the engine served: ending at once")
+        except LaunchError as error:
+            return self._fail(error)
+        finally:
+            self._kill_engine()
+        return EXIT_OK
+
+    # --- phases --------------------------------------------------------------------------------------------
+    def _start(self) -> None:
+        adopt_orphans()
+        try:
+            model = model_location(self._config.model_uri)
+            command = engine_command(self._config, model, self._surroundings.place)
+            environment = command.over(os.environ)
+            prepare_folders(self._surroundings, environment)
+            self._preflight(environment)
+            self._enter(MODEL)
+            token = hub_token(model, self._config.secrets_dir)
+        except (ConfigError, ModelUriError, ModelError) as error:
+            raise LaunchError(EXIT_CONFIG, str(error)) from None
+        except OSError as error:
+            raise LaunchError(EXIT_CONFIG, f"cannot prepare the pod's folders: {error}") from None
+        if token is not None:
+            self._secrets.append(token)
+            environment["HF_TOKEN"] = token
+        self._enter(ENGINE)
+        self._start_engine(command, environment)
+        self._enter(SERVING)
+
+    def _preflight(self, environment: Mapping[str, str]) -> None:
+        path = ":".join(filter(None, (self._surroundings.code, os.environ.get("PYTHONPATH"))))
+        argv = [sys.executable, "-m", "phasewise_runtime.engine.preflight", self._surroundings.place.scratch]
+        child = self._spawn(argv, {**environment, "PYTHONPATH": path})
+        code = self._wait(lambda: self._reaper.exit_code(child), _PREFLIGHT_SECONDS)
+        lines = child.last_lines()
+        if code is None:
+            raise LaunchError(EXIT_STARTUP, f"preflight did not end within {_PREFLIGHT_SECONDS} s", lines)
+        self._child = None
+        if code != 0 or not lines:
+            raise LaunchError(EXIT_ENGINE, f"preflight {_ending(code)}", lines)
+        if problems := json.loads(lines[-1]):
+            raise LaunchError(EXIT_CONFIG, "\n".join(problems))
+
+    def _start_engine(self, command: EngineCommand, environment: Mapping[str, str]) -> None:
+        say(f"starting {' '.join(command.argv)}")
+        self._spawn(command.argv, environment)
+        if self._wait(lambda: self.engine_healthy() or None, self._config.startup_seconds, watch=True) is None:
+            seconds = self._config.startup_seconds
+            raise LaunchError(EXIT_STARTUP, f"the engine did not answer /health within {seconds:g} s", self._lines())
+
+    def _serve_until_term(self) -> None:
+        while self._terms == 0:
+            self._tick()
+            self._watch_engine()
+
+    def _drain(self) -> None:
+        self._enter(DRAINING)
+        self._wait(lambda: None, self._config.settle_seconds, watch=True, until_terms=2)  # routers look away
+        allowed = shutdown_timeout(self._config)
+        say(f"draining: TERM reaches the engine when it is idle, in {allowed} s at the latest")
+        idle = self._wait(_IdleProbe(self._load), allowed, watch=True, until_terms=2)
+        load = self._load()
+        self._stop_engine(_KILL_GRACE_SECONDS if idle is None else allowed)
+        if idle is None:
+            self._telemetry.drains_cut_short.inc()
+            raise LaunchError(EXIT_CUT_SHORT, f"stopped with work in hand: {load or 'the engine did not say how much'}")
+
+    def _stop_engine(self, seconds: float) -> None:
+        if (child := self._child) is not None:
+            child.signal(signal.SIGTERM)
+            self._wait(lambda: self._reaper.exit_code(child), seconds, until_terms=sys.maxsize)
+
+    # --- parts ---------------------------------------------------------------------------------------------
+    def _spawn(self, argv: list[str] | tuple[str, ...], environment: Mapping[str, str]) -> Child:
+        self._child = Child(argv, environment)
+        return self._child
+
+    def _wait(
+        self,
+        condition: Callable[[], object],
+        seconds: float,
+        *,
+        watch: bool = False,
+        until_terms: int = 1,
+    ) -> object:
+        """The condition's first value that is not None; None when the time is over or the last TERM came."""
+        deadline = time.monotonic() + seconds
+        while (value := condition()) is None:
+            if watch:
+                self._watch_engine()
+            if self._terms >= until_terms:
+                if until_terms == 1:
+                    raise _Stopped
+                return None
+            if time.monotonic() >= deadline:
+                return None
+            self._tick()
+        return value
+
+    def _tick(self) -> None:
+        """Sleep a little, or until a signal; the heartbeat of /livez."""
+        self._telemetry.beat()
+        received = signal.sigtimedwait(WATCHED_SIGNALS, _TICK_SECONDS)
+        if received is not None and received.si_signo != signal.SIGCHLD:
+            self._terms += 1
+
+    def _watch_engine(self) -> None:
+        child = self._child
+        if child is not None and (code := self._reaper.exit_code(child)) is not None:
+            phase = self._telemetry.phase
+            raise LaunchError(EXIT_ENGINE, f"the engine {_ending(code)} in phase {phase}", child.last_lines())
+
+    def _load(self) -> EngineLoad | None:
+        page = self._get("/metrics")
+        return None if page is None else parse_load(page)
+
+    def _get(self, path: str) -> str | None:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._config.engine_port}{path}", timeout=5) as answer:
+                return answer.read().decode(errors="replace")
+        except (OSError, HTTPException, urllib.error.URLError):
+            return None
+
+    def _enter(self, phase: str) -> None:
+        before, seconds = self._telemetry.phase, self._telemetry.enter(phase)
+        say(f"{before} took {seconds:.1f} s; now {phase}")
+
+    def _lines(self) -> list[str]:
+        return list(self._child.lines) if self._child is not None else []
+
+    def _fail(self, error: LaunchError) -> int:
+        for line in error.reason.splitlines():
+            say(last_words.redact(line, self._secrets))
+        message = last_words.compose(error.reason, error.lines, self._secrets)
+        last_words.write(Path(self._surroundings.termination_log), message)
+        return error.code
+
+    def _kill_engine(self) -> None:
+        """Nothing of the engine's process group outlives the launcher."""
+        child = self._child
+        if child is not None:
+            child.signal(signal.SIGKILL, group=True)
+
+
+class _IdleProbe:
+    """True once the engine was seen idle often enough in a row, else None. An unknown load is not idle."""
+
+    def __init__(self, load: Callable[[], EngineLoad | None]) -> None:
+        self._load = load
+        self._seen = 0
+
+    def __call__(self) -> bool | None:
+        load = self._load()
+        self._seen = self._seen + 1 if load is not None and load.idle else 0
+        return True if self._seen >= _IDLE_PROBES else None
+
+
+def _ending(code: object) -> str:
+    if isinstance(code, int) and code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
+
+
+def say(text: str) -> None:
+    print(f"phasewise: {text}", flush=True)
+
+
+def config_from(environment: Mapping[str, str]) -> EngineConfig:
+    text = environment.get(contract.ENV_ENGINE_CONFIG)
+    if not text:
+        raise ConfigError(f"{contract.ENV_ENGINE_CONFIG} is not set: the operator sets it in engine pods")
+    return EngineConfig.from_json(text)

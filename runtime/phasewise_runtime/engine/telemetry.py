@@ -1,0 +1,121 @@
+"""The launcher's own state as probes and metrics on its port; vLLM's metrics stay on vLLM's.
+
+`Telemetry` is what the supervisor reports into; the HTTP server reads it from its own threads.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from phasewise_runtime import contract
+from phasewise_runtime.engine.config import EngineConfig
+
+PREFLIGHT: Final = "preflight"
+MODEL: Final = "model"
+ENGINE: Final = "engine"
+SERVING: Final = "serving"
+DRAINING: Final = "draining"
+PHASES: Final = (PREFLIGHT, MODEL, ENGINE, SERVING, DRAINING)
+
+_STUCK_SECONDS: Final = 60
+
+
+class Telemetry:
+    """Which phase the pod is in and how long each took; a heartbeat of the supervisor's loop."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.registry = CollectorRegistry()
+        self._seconds = Gauge(
+            "phasewise_launcher_phase_seconds", "Seconds spent in each phase so far", ["phase"], registry=self.registry
+        )
+        self._current = Gauge(
+            "phasewise_launcher_phase", "1 for the phase the pod is in", ["phase"], registry=self.registry
+        )
+        self._info = Gauge(
+            "phasewise_launcher_info", "What this pod serves", ["service", "role", "model"], registry=self.registry
+        )
+        self.drains_cut_short = Counter(
+            "phasewise_launcher_drains_cut_short",
+            "Drains that ended with work in hand",
+            registry=self.registry,
+        )
+        self._info.labels(config.service, config.role, config.model_name).set(1)
+        self.phase = PREFLIGHT
+        self.started = False
+        self.draining = False
+        self._since = self._beat = time.monotonic()
+        self.enter(PREFLIGHT)
+
+    def enter(self, phase: str) -> float:
+        """Begin a phase; returns the seconds that the one before took."""
+        now = time.monotonic()
+        seconds = now - self._since
+        self._seconds.labels(self.phase).set(seconds)
+        self.phase, self._since = phase, now
+        for name in PHASES:
+            self._current.labels(name).set(name == phase)
+        self.started = self.started or phase == SERVING
+        self.draining = self.draining or phase == DRAINING
+        self.beat()
+        return seconds
+
+    def beat(self) -> None:
+        self._beat = time.monotonic()
+
+    @property
+    def alive(self) -> bool:
+        return time.monotonic() - self._beat < _STUCK_SECONDS
+
+    def page(self) -> bytes:
+        self._seconds.labels(self.phase).set(time.monotonic() - self._since)
+        return generate_latest(self.registry)
+
+
+def serve(telemetry: Telemetry, port: int, engine_healthy: Callable[[], bool]) -> ThreadingHTTPServer:
+    """Answer probes and metrics until the process ends; the caller keeps the server only to close it."""
+
+    def ready() -> tuple[bool, str]:
+        if telemetry.draining:
+            return False, "draining"
+        if not telemetry.started:
+            return False, f"starting: {telemetry.phase}"
+        return engine_healthy(), "engine health"
+
+    probes: Mapping[str, Callable[[], tuple[bool, str]]] = {
+        contract.PATH_STARTED: lambda: (telemetry.started, telemetry.phase),
+        contract.PATH_LIVE: lambda: (telemetry.alive, "supervisor loop"),
+        contract.PATH_READY: ready,
+    }
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            if path == contract.PATH_METRICS:
+                self._answer(200, telemetry.page(), CONTENT_TYPE_LATEST)
+            elif probe := probes.get(path):
+                good, text = probe()
+                self._answer(200 if good else 503, f"{'ok' if good else 'not ok'}: {text}\n".encode(), "text/plain")
+            else:
+                self._answer(404, b"not found\n", "text/plain")
+
+        def _answer(self, status: int, body: bytes, content_type: str) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", content_type)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+            """Probes come every few seconds: no line for each."""
+
+    server = ThreadingHTTPServer(("", port), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, name="launcher-http", daemon=True).start()
+    return server

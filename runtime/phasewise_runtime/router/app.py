@@ -1,0 +1,111 @@
+"""The HTTP surface for clients: reads requests, answers in the shapes of the OpenAI API.
+
+Imports aiohttp.web; what happens between request and answer is exchange's and relay's business.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from phasewise_runtime.contract import HEADER_REQUEST_ID
+from phasewise_runtime.router.auth import ApiKeys
+from phasewise_runtime.router.errors import ApiError
+from phasewise_runtime.router.headers import request_id_of
+from phasewise_runtime.router.protocol import Endpoint
+from phasewise_runtime.router.relay import Relay
+from phasewise_runtime.router.settings import Settings
+
+Handler = Callable[[web.Request, str], Awaitable[web.StreamResponse]]
+"""Takes a request and its id; may raise ApiError."""
+
+SERVED = (
+    "POST /v1/chat/completions",
+    "POST /v1/completions",
+    "GET /v1/models",
+)
+_METHODS = {Endpoint.CHAT.value: "POST", Endpoint.COMPLETIONS.value: "POST", "/v1/models": "GET"}
+
+
+def build_app(settings: Settings, keys: ApiKeys, relay: Relay) -> web.Application:
+    app = web.Application(client_max_size=settings.max_body_bytes)
+    for endpoint in Endpoint:
+        app.router.add_post(endpoint.value, _guard(keys, _completion(relay, endpoint, settings)))
+    models = _guard(keys, _models(settings))
+    app.router.add_get("/v1/models", models)
+    app.router.add_get("/v1/models/{model:.+}", models)
+    app.router.add_route("*", "/{path:.*}", _guard(keys, _unknown))
+    return app
+
+
+def error_response(error: ApiError, request_id: str) -> web.Response:
+    headers = {HEADER_REQUEST_ID: request_id}
+    if error.retry_after is not None:
+        headers["Retry-After"] = str(error.retry_after)
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return web.Response(status=error.status, body=error.json(), content_type="application/json", headers=headers)
+
+
+def _guard(keys: ApiKeys, handler: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    """Give the request its id, check its key, and put errors in the API's shape."""
+
+    async def guarded(request: web.Request) -> web.StreamResponse:
+        request_id = request_id_of(request.headers.get(HEADER_REQUEST_ID))
+        try:
+            keys.check(request.headers.get("Authorization"))
+            return await handler(request, request_id)
+        except ApiError as e:
+            return error_response(e, request_id)
+        except web.HTTPException as e:
+            return error_response(ApiError(e.status, e.text or e.reason), request_id)
+
+    return guarded
+
+
+def _completion(relay: Relay, endpoint: Endpoint, settings: Settings) -> Handler:
+    async def handle(request: web.Request, request_id: str) -> web.StreamResponse:
+        return await relay.serve(request, request_id, endpoint, await _read(request, settings.max_body_bytes))
+
+    return handle
+
+
+async def _read(request: web.Request, limit: int) -> bytes:
+    if request.content_type != "application/json":
+        raise ApiError(415, "The content type is not JSON: send 'Content-Type: application/json'.")
+    try:
+        return await request.read()
+    except web.HTTPRequestEntityTooLarge as e:
+        raise ApiError(413, f"The request body is larger than {limit} bytes.", code="request_too_large") from e
+
+
+def _models(settings: Settings) -> Handler:
+    card = {"id": settings.model_name, "object": "model", "created": int(time.time()), "owned_by": "phasewise"}
+
+    async def handle(request: web.Request, request_id: str) -> web.StreamResponse:
+        asked = request.match_info.get("model")
+        if asked is None:
+            body = {"object": "list", "data": [card]}
+        elif asked == settings.model_name:
+            body = card
+        else:
+            message = f"The model '{asked}' does not exist; this service serves '{settings.model_name}'."
+            raise ApiError(404, message, type="NotFoundError", param="model", code="model_not_found")
+        return web.json_response(body, headers={HEADER_REQUEST_ID: request_id})
+
+    return handle
+
+
+async def _unknown(request: web.Request, request_id: str) -> web.StreamResponse:
+    method = _METHODS.get(request.path)
+    served = ", ".join(SERVED)
+    if method is None:
+        raise ApiError(
+            404, f"There is no {request.method} {request.path} here. Served are: {served}.", code="not_found"
+        )
+    error = ApiError(405, f"{request.path} takes {method}, not {request.method}.", code="method_not_allowed")
+    response = error_response(error, request_id)
+    response.headers["Allow"] = method
+    return response

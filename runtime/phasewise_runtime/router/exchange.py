@@ -1,0 +1,299 @@
+"""One request through its legs: choose, prefill, decode, and again elsewhere while the client has seen nothing.
+
+KV parameters are used at most once: after any sign that a decode engine saw them the prompt is prefilled again. Only
+where the connection to the decode pod could not be made do they go to another decode pod.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from phasewise_runtime.contract import DECODE, PREFILL
+from phasewise_runtime.router import protocol as proto
+from phasewise_runtime.router.admission import no_engine
+from phasewise_runtime.router.assembly import NotAssemblableError, assemble, frame_of
+from phasewise_runtime.router.errors import ENGINE, ApiError
+from phasewise_runtime.router.fleet import Fleet
+from phasewise_runtime.router.headers import Headers
+from phasewise_runtime.router.legs import STALE, EngineAnswer, LegError, Legs, read_whole
+from phasewise_runtime.router.metrics import Metrics
+from phasewise_runtime.router.pods import Pod
+from phasewise_runtime.router.policy import Candidate, Choice, choose, choose_decode
+from phasewise_runtime.router.settings import Settings
+from phasewise_runtime.router.sse import StreamReader
+from phasewise_runtime.router.stream import DecodeStream
+from phasewise_runtime.router.timing import Timing, now
+
+log = logging.getLogger(__name__)
+
+MAX_DECODE_FAILURES = 3
+"""Decode engines that may see a request which then fails: a request that kills engines must not kill them all."""
+MAX_LEGS = 12
+PREFILL_REFUSED = "prefill_refused"
+KV_PARAMS_MISSING = "kv_params_missing"
+NOT_ASSEMBLABLE = "not_assemblable"
+
+
+@dataclass(slots=True)
+class Rooms:
+    """What all requests share."""
+
+    settings: Settings
+    fleet: Fleet
+    legs: Legs
+    metrics: Metrics
+    frames: dict[tuple[str, str], proto.Body | None] = field(default_factory=dict[tuple[str, str], "proto.Body | None"])
+    """Frames of non-streaming answers by KV fingerprint and endpoint; None: cannot be assembled there."""
+    spin: itertools.count[int] = field(default_factory=itertools.count)
+
+
+class Exchange:
+    """Use as a context manager: leaving it ends whatever leg is still in flight."""
+
+    def __init__(self, rooms: Rooms, request: proto.Request, headers: Headers, timing: Timing, request_id: str) -> None:
+        self._rooms = rooms
+        self._request = request
+        self._headers = headers
+        self.timing = timing
+        self.request_id = request_id
+        self.prefill_pod: Pod | None = None
+        self.decode_pod: Pod | None = None
+        self.alone: str | None = None
+        """Why the answer took no prefill leg."""
+        self.stream: DecodeStream | None = None
+        self.head = b""
+        """The first bytes of the stream."""
+        self._tried: Counter[str] = Counter()
+        self._decode_failures = 0
+        self._legs = 0
+        self._attempt = contextlib.ExitStack()
+
+    def __enter__(self) -> Exchange:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._attempt.close()
+
+    async def answer(self) -> EngineAnswer | DecodeStream:
+        """A whole answer, or a stream that has begun; ApiError where there is none to be had."""
+        while True:
+            choice = await self._choose()
+            self.stream = None
+            try:
+                self._attempt.enter_context(self._rooms.fleet.reserve(choice.decode))
+                kv = await self._prefill(choice)
+                answer = await self._decode(choice, kv)
+            except LegError as failure:
+                self._attempt.close()
+                final = self._note(failure)
+                if final is not None:
+                    return final
+            else:
+                if self.alone:
+                    self._rooms.metrics.decode_alone.labels(self.alone).inc()
+                return answer
+
+    def blame(self, failure: LegError) -> None:
+        """Count a failure against its pod."""
+        if failure.blame:
+            self._rooms.fleet.report_failure(failure.pod, failure.reason, hard=failure.hard)
+
+    # --- choosing --------------------------------------------------------------------------------------------
+    async def _choose(self) -> Choice:
+        fleet, hold = self._rooms.fleet, self._rooms.settings.hold_seconds
+        until = now() + hold
+        while True:
+            choice = choose(
+                fleet.candidates(PREFILL, self._tried),
+                fleet.candidates(DECODE, self._tried),
+                alone=self._request.alone,
+                spin=next(self._rooms.spin),
+            )
+            if choice is not None:
+                return choice
+            if not await fleet.changed(until - now()):
+                raise no_engine(hold)
+
+    def _note(self, failure: LegError) -> EngineAnswer | None:
+        """Remember a failure; returns or raises the last word where there is to be no other try."""
+        self.blame(failure)
+        leg = failure.pod.role
+        extra = {
+            "request_id": self.request_id,
+            "pod": failure.pod.name,
+            "leg": leg,
+            "reason": failure.reason,
+            "detail": failure.message,
+        }
+        log.warning("leg failed", extra=extra)
+        self._legs += 1
+        if failure.blame or failure.hard:
+            self._tried[failure.pod.uid] += 1
+        if failure.suspect_prefill and self.prefill_pod is not None:
+            self._tried[self.prefill_pod.uid] += 1
+            self._rooms.fleet.report_failure(self.prefill_pod, "kv_not_loaded", hard=False)
+        if leg == DECODE and failure.sent and failure.reason not in (STALE, NOT_ASSEMBLABLE):
+            self._decode_failures += 1
+        refused = failure.answer is not None and 400 <= failure.answer.status < 500 and failure.reason == "error_event"
+        out_of_time = failure.reason == "deadline"
+        if refused or out_of_time or self._decode_failures >= MAX_DECODE_FAILURES or self._legs >= MAX_LEGS:
+            return self._last_word(failure)
+        self._rooms.metrics.retries.labels(leg, failure.reason).inc()
+        return None
+
+    def _last_word(self, failure: LegError) -> EngineAnswer:
+        if failure.answer is not None:
+            return failure.answer
+        raise ApiError(
+            504 if failure.reason in ("timeout", "silent", "deadline") else 502,
+            f"The engines failed on this request {self._legs} times; the last time: {failure.message}.",
+            type=ENGINE,
+            code=failure.reason,
+        )
+
+    # --- prefill ---------------------------------------------------------------------------------------------
+    async def _prefill(self, choice: Choice) -> Mapping[str, Any] | None:
+        self.prefill_pod, self.timing.prefill, self.alone = choice.prefill, None, None
+        pod = choice.prefill
+        if pod is None:
+            self.alone = choice.reason
+            return None
+        began = now()
+        body = proto.encode(proto.prefill_body(self._request))
+        with self._rooms.fleet.reserve(pod):
+            answer = await self._rooms.legs.prefill(pod, self._request.endpoint.value, self._headers, body)
+        self.timing.prefill = now() - began
+        return self._kv_params(pod, answer)
+
+    def _kv_params(self, pod: Pod, answer: EngineAnswer) -> Mapping[str, Any] | None:
+        if answer.status != 200:
+            # The engine refuses the request: let decode say so of the request as the client wrote it.
+            self._rooms.fleet.report_success(pod)
+            return self._go_alone(PREFILL_REFUSED)
+        try:
+            read = proto.read_answer(answer.body)
+        except ValueError as e:
+            raise LegError(pod, "malformed", f"the prefill answer cannot be read: {e}") from e
+        if read.aborted:
+            raise LegError(pod, "abort", "the engine is shutting down and ended the request", hard=True)
+        if read.kv_params is None:
+            self._rooms.metrics.kv_params_missing.labels(pod.name).inc()
+            log.warning("prefill answered without KV parameters: check its KV connector", extra={"pod": pod.name})
+            return self._go_alone(KV_PARAMS_MISSING)
+        self._learn(pod, read.body)
+        return read.kv_params
+
+    def _go_alone(self, reason: str) -> None:
+        self.prefill_pod, self.timing.prefill, self.alone = None, None, reason
+
+    # --- decode ----------------------------------------------------------------------------------------------
+    async def _decode(self, choice: Choice, kv: Mapping[str, Any] | None) -> EngineAnswer | DecodeStream:
+        pod = choice.decode
+        if kv is not None and not any(c.pod.uid == pod.uid and not c.ejected for c in self._decodes()):
+            pod = self._other_decode(choice) or pod
+            self._attempt.enter_context(self._rooms.fleet.reserve(pod))
+        while True:
+            try:
+                return await self._decode_on(pod, kv)
+            except LegError as failure:
+                if failure.sent or kv is None:
+                    raise
+                self.blame(failure)
+                self._tried[pod.uid] += 1
+                other = self._other_decode(choice)
+                if other is None:
+                    raise
+                self._rooms.metrics.retries.labels(DECODE, failure.reason).inc()
+                pod = other
+                self._attempt.enter_context(self._rooms.fleet.reserve(pod))
+
+    def _decodes(self) -> list[Candidate]:
+        return self._rooms.fleet.candidates(DECODE, self._tried)
+
+    def _other_decode(self, choice: Choice) -> Pod | None:
+        return choose_decode(self._decodes(), choice.decode.fingerprint, spin=next(self._rooms.spin))
+
+    async def _decode_on(self, pod: Pod, kv: Mapping[str, Any] | None) -> EngineAnswer | DecodeStream:
+        rooms, request = self._rooms, self._request
+        self.decode_pod = pod
+        frame = self._frame(pod) if request.assemble else None
+        body = proto.encode(proto.decode_body(request, kv, assemble=frame is not None))
+        self.timing.decode_sent = now()
+        left = rooms.settings.max_generation_seconds - (self.timing.decode_sent - self.timing.admitted)
+        self._attempt.enter_context(rooms.fleet.leg(pod))
+        response = await rooms.legs.decode(
+            pod,
+            request.endpoint.value,
+            self._headers,
+            body,
+            deadline=max(left, 1.0),
+            streamed=request.stream or frame is not None,
+        )
+        self._attempt.callback(response.close)
+        if response.status != 200 or response.content_type != "text/event-stream":
+            return self._whole(pod, await read_whole(response, pod))
+        stream = self.stream = DecodeStream(
+            response,
+            pod,
+            StreamReader(strip_usage=request.stream and request.ask_usage, keep=frame is not None),
+            first_token_seconds=rooms.settings.first_token_seconds,
+            gap_seconds=rooms.settings.gap_seconds,
+            on_gap=rooms.metrics.gap.observe,
+        )
+        self._attempt.callback(stream.close)
+        self.head = await stream.until_answered()
+        self._succeeded(pod)
+        return stream if frame is None else await self._assembled(pod, stream, frame)
+
+    def _succeeded(self, pod: Pod) -> None:
+        self._rooms.fleet.report_success(pod)
+        if self.prefill_pod is not None:
+            # Only now: a prefill whose KV cannot be loaded has not served.
+            self._rooms.fleet.report_success(self.prefill_pod)
+
+    def _whole(self, pod: Pod, answer: EngineAnswer) -> EngineAnswer:
+        """An answer that is passed through."""
+        if answer.status == 200 and not self._request.stream:
+            try:
+                read = proto.read_answer(answer.body)
+            except ValueError as e:
+                raise LegError(pod, "malformed", f"the answer cannot be read: {e}") from e
+            if read.aborted:
+                raise LegError(pod, "abort", "the engine is shutting down and ended the request", hard=True)
+            if self._request.assemble:
+                self._learn(pod, read.body)
+            if read.kv_params is not None:
+                clean = {**read.body, proto.KV_PARAMS: None}
+                answer = EngineAnswer(answer.status, answer.headers, json.dumps(clean, separators=(",", ":")).encode())
+        self._succeeded(pod)
+        return answer
+
+    # --- assembling ------------------------------------------------------------------------------------------
+    def _frame(self, pod: Pod) -> proto.Body | None:
+        return self._rooms.frames.get((pod.fingerprint, self._request.endpoint.label))
+
+    def _learn(self, pod: Pod, answer: dict[str, Any]) -> None:
+        key = pod.fingerprint, self._request.endpoint.label
+        if self._request.assemble and key not in self._rooms.frames:
+            self._rooms.frames[key] = frame_of(answer)
+
+    async def _assembled(self, pod: Pod, stream: DecodeStream, frame: dict[str, Any]) -> EngineAnswer:
+        while await stream.read():
+            pass
+        await stream.finish()
+        try:
+            body = assemble(frame, stream.reader.events)
+        except NotAssemblableError as e:
+            self._rooms.frames[pod.fingerprint, self._request.endpoint.label] = None
+            raise LegError(pod, NOT_ASSEMBLABLE, f"sent again without streaming: {e}", blame=False) from e
+        not_kept = ("content-type", "cache-control")
+        headers = [(k, v) for k, v in stream.response.headers.items() if k.lower() not in not_kept]
+        raw = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+        return EngineAnswer(200, [("Content-Type", "application/json"), *headers], raw)

@@ -1,0 +1,262 @@
+"""The chart: what it renders, what its values refuse, and that it grants no more than the operator uses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomllib
+import yaml
+
+from phasewise_operator import __version__
+from phasewise_operator.kinds import CHILD_KINDS, EVENT, INFERENCE_SERVICE, POD
+from phasewise_operator.settings import Settings
+from phasewise_runtime import contract
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "charts/phasewise"
+Manifest = dict[str, Any]
+Render = Callable[..., list[Manifest]]
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+WRITE = {"get", "list", "watch", "create", "patch", "delete"}
+READ = {"get", "list", "watch"}
+
+
+def of_kind(manifests: list[Manifest], kind: str) -> list[Manifest]:
+    return [manifest for manifest in manifests if manifest["kind"] == kind]
+
+
+def the_container(manifests: list[Manifest]) -> Manifest:
+    (deployment,) = of_kind(manifests, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    return container
+
+
+def environment(manifests: list[Manifest]) -> dict[str, str]:
+    return {entry["name"]: entry["value"] for entry in the_container(manifests)["env"] if "value" in entry}
+
+
+def granted(role: Manifest) -> dict[tuple[str, str], set[str]]:
+    """Verbs by API group and resource."""
+    return {
+        (group, resource): set(rule["verbs"])
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+
+
+# --- as it is installed by default -------------------------------------------------------------------------
+
+
+def test_helm_finds_nothing_to_complain_about(helm: Run) -> None:
+    done = helm("lint", "--strict", str(CHART))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_default_manifests(render: Render) -> None:
+    kinds = sorted(manifest["kind"] for manifest in render())
+    assert kinds == [
+        "ClusterRole",
+        "ClusterRole",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "CustomResourceDefinition",
+        "CustomResourceDefinition",
+        "Deployment",
+        "PodDisruptionBudget",
+        "Role",
+        "RoleBinding",
+        "Service",
+        "ServiceAccount",
+    ]
+
+
+def test_one_version_everywhere() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {chart["version"], chart["appVersion"], project["version"]} == {__version__}
+
+
+def test_schema_and_values_name_the_same_keys() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    schema = json.loads((CHART / "values.schema.json").read_text())["properties"]
+    assert values.keys() == schema.keys() - {"global"}
+    for name, value in values.items():
+        if "properties" in schema[name] and name != "affinity":
+            assert value.keys() == schema[name]["properties"].keys()
+
+
+def test_the_operator_understands_its_environment(render: Render) -> None:
+    settings = Settings.from_env(environment(render()))
+    assert settings.runtime_image == f"phasewise/runtime:{__version__}"
+    assert settings.engine_image == "vllm/vllm-openai:v0.32.0"
+    assert settings.image_pull_policy == "IfNotPresent"
+    assert settings.watch_namespaces == ()
+    assert settings.log_level == "INFO"
+
+
+def test_values_reach_the_operator(render: Render) -> None:
+    manifests = render(
+        'image={"repository":"registry.local:5000/pw/operator","tag":"dev","pullPolicy":"Never"}',
+        'runtimeImage={"repository":"registry.local:5000/pw/runtime","tag":"dev"}',
+        'engineImage="vllm-cpu:1"',
+        'watchNamespaces=["b","a"]',
+        'logLevel="debug"',
+    )
+    settings = Settings.from_env(environment(manifests))
+    assert the_container(manifests)["image"] == "registry.local:5000/pw/operator:dev"
+    assert settings.runtime_image == "registry.local:5000/pw/runtime:dev"
+    assert settings.engine_image == "vllm-cpu:1"
+    assert settings.image_pull_policy == "Never"
+    assert settings.watch_namespaces == ("a", "b")
+    assert settings.log_level == "DEBUG"
+
+
+def test_the_lease_is_in_the_operators_own_namespace_under_the_pods_name(render: Render) -> None:
+    fields = {e["name"]: e["valueFrom"]["fieldRef"]["fieldPath"] for e in the_container(render())["env"][:2]}
+    assert fields == {contract.ENV_POD_NAME: "metadata.name", contract.ENV_NAMESPACE: "metadata.namespace"}
+
+
+def test_probes_and_metrics_are_where_the_operator_serves_them(render: Render) -> None:
+    manifests = render()
+    container = the_container(manifests)
+    assert container["ports"] == [{"name": "http", "containerPort": contract.OPERATOR_PORT, "protocol": "TCP"}]
+    assert container["startupProbe"]["httpGet"] == {"path": contract.PATH_LIVE, "port": "http"}
+    assert container["livenessProbe"]["httpGet"] == {"path": contract.PATH_LIVE, "port": "http"}
+    assert container["readinessProbe"]["httpGet"] == {"path": contract.PATH_READY, "port": "http"}
+    (service,) = of_kind(manifests, "Service")
+    (deployment,) = of_kind(manifests, "Deployment")
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    assert service["spec"]["ports"][0]["targetPort"] == "http"
+
+
+def test_the_pod_keeps_to_the_restricted_standard(render: Render) -> None:
+    (deployment,) = of_kind(render(), "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert "volumes" not in pod
+    assert the_container(render())["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+# --- rights ------------------------------------------------------------------------------------------------
+
+
+def operator_role(manifests: list[Manifest]) -> Manifest:
+    return next(r for r in of_kind(manifests, "ClusterRole") if r["metadata"]["name"] == "system:phasewise-operator")
+
+
+def test_the_operator_may_do_what_it_does_and_no_more(render: Render) -> None:
+    """A new child kind in phasewise_operator.kinds needs its rule in the chart."""
+    used = {(kind.group, kind.plural): WRITE for kind in CHILD_KINDS}
+    used[INFERENCE_SERVICE.group, INFERENCE_SERVICE.plural] = READ
+    used[INFERENCE_SERVICE.group, f"{INFERENCE_SERVICE.plural}/status"] = {"patch"}
+    used[POD.group, POD.plural] = READ
+    used[EVENT.group, EVENT.plural] = {"list", "create"}
+    assert granted(operator_role(render())) == used
+
+
+def test_nothing_may_read_secrets_or_everything(render: Render) -> None:
+    manifests = render()
+    for role in [*of_kind(manifests, "ClusterRole"), *of_kind(manifests, "Role")]:
+        for group, resource in granted(role):
+            assert resource not in {"secrets", "*"}, role["metadata"]["name"]
+            assert group != "*", role["metadata"]["name"]
+
+
+def test_the_lease_is_the_only_one_that_the_operator_may_change(render: Render) -> None:
+    (role,) = of_kind(render(), "Role")
+    lease = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
+    assert role["rules"] == [
+        lease | {"verbs": ["create"]},
+        lease | {"resourceNames": [Settings().lease_name], "verbs": ["get", "update"]},
+    ]
+
+
+def test_with_namespaces_the_operator_has_rights_in_these_only(render: Render) -> None:
+    manifests = render('watchNamespaces=["team-a","team-b"]')
+    assert of_kind(manifests, "ClusterRoleBinding") == []
+    bound = {
+        binding["metadata"]["namespace"]: binding
+        for binding in of_kind(manifests, "RoleBinding")
+        if binding["roleRef"]["kind"] == "ClusterRole"
+    }
+    assert bound.keys() == {"team-a", "team-b"}
+    for binding in bound.values():
+        assert binding["roleRef"]["name"] == operator_role(manifests)["metadata"]["name"]
+        assert binding["subjects"][0]["namespace"] == "system"
+
+
+# --- CRDs --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "annotations"),
+    [((), {"helm.sh/resource-policy": "keep"}), (("crds.keep=false",), None)],
+    ids=["kept", "not kept"],
+)
+def test_the_crds_are_the_generated_ones(render: Render, values: tuple[str, ...], annotations: object) -> None:
+    for crd in of_kind(render(*values), "CustomResourceDefinition"):
+        plural = crd["spec"]["names"]["plural"]
+        assert crd["spec"] == yaml.safe_load((ROOT / f"crds/{plural}.yaml").read_text())["spec"]
+        assert crd["metadata"].get("annotations") == annotations
+
+
+def test_the_crds_can_be_left_out(render: Render) -> None:
+    assert of_kind(render("crds.install=false"), "CustomResourceDefinition") == []
+
+
+# --- options -----------------------------------------------------------------------------------------------
+
+
+def test_a_service_monitor_finds_the_metrics(render: Render) -> None:
+    manifests = render('serviceMonitor={"enabled":true,"labels":{"release":"prometheus"},"interval":"15s"}')
+    (monitor,) = of_kind(manifests, "ServiceMonitor")
+    (service,) = of_kind(manifests, "Service")
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert monitor["spec"]["endpoints"] == [
+        {"port": service["spec"]["ports"][0]["name"], "path": contract.PATH_METRICS, "interval": "15s"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("replica=3", "additional properties 'replica' not allowed"),
+        ("replicas=0", "at '/replicas': minimum: got 0, want 1"),
+        ('replicas="two"', "at '/replicas': got string, want integer"),
+        ('image.repo="x"', "at '/image': additional properties 'repo' not allowed"),
+        ("image.tag=1.0", "at '/image/tag': got number, want string"),
+        ('image.pullPolicy="always"', "at '/image/pullPolicy': value must be one of 'Always', 'IfNotPresent', 'Never'"),
+        (
+            'image.repository="phasewise/operator:dev"',
+            "at '/image/repository': 'phasewise/operator:dev' does not match",
+        ),
+        ('engineImage=""', "at '/engineImage': minLength"),
+        ("engineImage={}", "at '/engineImage': got object, want string"),
+        ('logLevel="verbose"', "at '/logLevel': value must be one of 'debug', 'info', 'warning', 'error'"),
+        ('watchNamespaces="default"', "at '/watchNamespaces': got string, want array"),
+        ('watchNamespaces=["Team_A"]', "at '/watchNamespaces/0': 'Team_A' does not match pattern"),
+        ('crds.keep="yes"', "at '/crds/keep': got string, want boolean"),
+        ('resources={"limits":{"memory":"1GB"}}', "at '/resources/limits/memory': '1GB' does not match pattern"),
+        ('resources={"cpu":1}', "at '/resources': additional properties 'cpu' not allowed"),
+        ('nodeSelector={"gpu":true}', "at '/nodeSelector/gpu': got boolean, want string"),
+        ('serviceMonitor.interval="often"', "at '/serviceMonitor/interval': 'often' does not match pattern"),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_place(template: Run, value: str, message: str) -> None:
+    done = template(value)
+    assert done.returncode != 0
+    assert message in done.stderr

@@ -1,0 +1,58 @@
+"""The termination message: the reason first, the telling lines, no secret, within the limit."""
+
+from pathlib import Path
+
+import pytest
+
+from phasewise_runtime.engine.last_words import LIMIT_BYTES, compose, redact, write
+
+
+def test_the_reason_comes_first_and_then_the_errors() -> None:
+    lines = ["INFO starting", "ERROR out of memory", "INFO closing", "ValueError: no room"]
+    assert compose("the engine ended", lines).splitlines() == [
+        "the engine ended",
+        "ERROR out of memory",
+        "ValueError: no room",
+    ]
+
+
+def test_where_no_line_tells_the_last_ones_are_kept() -> None:
+    assert compose("killed", ["one", "two"]).splitlines() == ["killed", "one", "two"]
+
+
+def test_it_fits_and_keeps_reason_and_end() -> None:
+    message = compose("because é", [f"ERROR {i} " + "ü" * 400 for i in range(50)])
+    assert len(message.encode()) <= LIMIT_BYTES
+    assert message.startswith("because é\n…\n")
+    assert message.endswith("ü" * 400)
+    assert "ERROR 49" in message
+
+
+def test_a_reason_beyond_all_measure_is_cut() -> None:
+    assert len(compose("ä" * 9000, ["ERROR last"]).encode()) <= LIMIT_BYTES
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "token hf_abcdefgh1234 refused",
+        "Authorization: Bearer sesame-open",
+        "token='sesame-open', x",
+        "api_key: sesame-open",
+        "my own: sesame-open",
+    ],
+)
+def test_no_secret_is_said(text: str) -> None:
+    said = redact(text, ["sesame-open"])
+    assert "***" in said
+    assert "sesame" not in said
+    assert "abcdefgh" not in said
+
+
+def test_a_count_of_tokens_is_no_secret() -> None:
+    assert redact("max_num_batched_tokens=2048 tokens: 3") == "max_num_batched_tokens=2048 tokens: 3"
+
+
+def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "absent" / "log", "x")
+    assert "cannot write" in capsys.readouterr().out

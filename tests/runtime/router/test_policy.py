@@ -1,0 +1,104 @@
+"""Which pods serve a request, as tables."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phasewise_runtime.router.pods import Pod
+from phasewise_runtime.router.policy import Candidate, Choice, choose, choose_decode
+
+
+def p(name: str, load: int = 0, fp: str = "a", *, ejected: bool = False, tried: int = 0) -> Candidate:
+    return Candidate(Pod(name, name, "prefill", "10.0.0.1", fp, ready=True), load, ejected, tried)
+
+
+def d(name: str, load: int = 0, fp: str = "a", *, ejected: bool = False, tried: int = 0) -> Candidate:
+    return Candidate(Pod(name, name, "decode", "10.0.0.2", fp, ready=True), load, ejected, tried)
+
+
+CASES: list[tuple[str, list[Candidate], list[Candidate], str | None, tuple[str | None, str, str] | None]] = [
+    ("no pods", [], [], None, None),
+    ("prefill only", [p("p")], [], None, None),
+    ("one pair", [p("p")], [d("d")], None, ("p", "d", "pair")),
+    ("least loaded", [p("p0", 2), p("p1", 1)], [d("d0", 5), d("d1", 4)], None, ("p1", "d1", "pair")),
+    ("equal fingerprints only", [p("p", fp="b")], [d("d")], None, (None, "d", "no_prefill_pod")),
+    (
+        "the pair before a less loaded decode without peer",
+        [p("p")],
+        [d("d0", 9), d("d1", 0, "b")],
+        None,
+        ("p", "d0", "pair"),
+    ),
+    ("old and new pair by load", [p("p0"), p("p1", fp="b")], [d("d0", 3), d("d1", 1, "b")], None, ("p1", "d1", "pair")),
+    ("peer of its own fingerprint", [p("p0", 9), p("p1", 0, "b")], [d("d0")], None, ("p0", "d0", "pair")),
+    ("no prefill pod", [], [d("d")], None, (None, "d", "no_prefill_pod")),
+    ("ejected prefill", [p("p", ejected=True)], [d("d")], None, (None, "d", "prefill_ejected")),
+    ("prefill that failed this request", [p("p", tried=1)], [d("d")], None, (None, "d", "prefill_failed")),
+    ("the other prefill", [p("p0", tried=1), p("p1", 9)], [d("d")], None, ("p1", "d", "pair")),
+    ("ejected decode", [p("p")], [d("d0", ejected=True), d("d1", 9)], None, ("p", "d1", "pair")),
+    ("only ejected decodes", [p("p")], [d("d0", ejected=True)], None, None),
+    ("decode not yet tried", [p("p")], [d("d0", 0, tried=1), d("d1", 9)], None, ("p", "d1", "pair")),
+    ("tried decode rather than none", [p("p")], [d("d0", tried=2)], None, ("p", "d0", "pair")),
+    (
+        "untried decode though it has no peer",
+        [p("p")],
+        [d("d0", tried=1), d("d1", 0, "b")],
+        None,
+        (None, "d1", "no_prefill_pod"),
+    ),
+    ("takes no prefill leg", [p("p")], [d("d0", 1), d("d1")], "several_choices", (None, "d1", "several_choices")),
+]
+
+
+@pytest.mark.parametrize(("prefills", "decodes", "alone", "want"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+def test_choice(
+    prefills: list[Candidate], decodes: list[Candidate], alone: str | None, want: tuple[str | None, str, str] | None
+) -> None:
+    got = choose(prefills, decodes, alone=alone)
+    assert (got and (got.prefill.name if got.prefill else None, got.decode.name, got.reason)) == want
+
+
+def test_equal_pods_share_the_work() -> None:
+    pods = [d("d0"), d("d1"), d("d2")]
+    names = [choice.decode.name for i in range(6) if (choice := choose([], pods, spin=i))]
+    assert sorted(names) == ["d0", "d0", "d1", "d1", "d2", "d2"]
+
+
+@pytest.mark.parametrize(
+    ("decodes", "want"),
+    [
+        ([], None),
+        ([d("d0", fp="b")], None),
+        ([d("d0", tried=1)], None),
+        ([d("d0", ejected=True)], None),
+        ([d("d0", 4), d("d1", 2)], "d1"),
+    ],
+)
+def test_another_decode_pod_for_the_same_kv(decodes: list[Candidate], want: str | None) -> None:
+    pod = choose_decode(decodes, "a")
+    assert (pod and pod.name) == want
+
+
+candidate = st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.booleans(), st.integers(0, 2))
+
+
+@given(st.lists(candidate, max_size=5), st.lists(candidate, max_size=5), st.integers(0, 99))
+def test_no_choice_breaks_a_rule(
+    ps: list[tuple[int, str, bool, int]], ds: list[tuple[int, str, bool, int]], spin: int
+) -> None:
+    prefills = [p(f"p{i}", n, fp, ejected=e, tried=t) for i, (n, fp, e, t) in enumerate(ps)]
+    decodes = [d(f"d{i}", n, fp, ejected=e, tried=t) for i, (n, fp, e, t) in enumerate(ds)]
+    got: Choice | None = choose(prefills, decodes, spin=spin)
+    usable = [c for c in decodes if not c.ejected]
+    assert (got is None) == (not usable)
+    if got is None:
+        return
+    assert got.decode in [c.pod for c in usable]
+    if got.prefill is None:
+        assert got.reason != "pair"
+    else:
+        assert got.reason == "pair"
+        assert got.prefill.fingerprint == got.decode.fingerprint
+        assert got.prefill in [c.pod for c in prefills if not c.ejected and not c.tried]

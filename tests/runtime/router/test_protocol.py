@@ -1,0 +1,206 @@
+"""Bodies: what is eligible for a prefill leg, what is added and stripped, what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phasewise_runtime.router import protocol as proto
+from phasewise_runtime.router.errors import ApiError
+from phasewise_runtime.router.protocol import Endpoint, Request
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+def chat(**fields: Any) -> Request:
+    body = {"model": "m", "messages": MESSAGES, **fields}
+    return proto.read_request(Endpoint.CHAT, body, model="m", disaggregated=True)
+
+
+def complete(**fields: Any) -> Request:
+    body = {"model": "m", "prompt": "p", **fields}
+    return proto.read_request(Endpoint.COMPLETIONS, body, model="m", disaggregated=True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "alone"),
+    [
+        ({}, None),
+        ({"n": 1}, None),
+        ({"n": None}, None),
+        ({"n": 2}, "several_choices"),
+        ({"prompt": ["a"]}, None),
+        ({"prompt": [[1, 2]]}, None),
+        ({"prompt": [1, 2]}, None),
+        ({"prompt": ["a", "b"]}, "several_prompts"),
+        ({"prompt": None, "prompt_embeds": "x"}, None),
+        ({"prompt_embeds": "x"}, "several_prompts"),
+        ({"prompt_embeds": ["x"]}, "several_prompts"),
+        ({"prompt_logprobs": 0}, "prompt_logprobs"),
+        ({"echo": True}, None),
+        ({"echo": True, "logprobs": 0}, "prompt_logprobs"),
+        ({"logprobs": 1}, None),
+        ({"use_beam_search": True, "n": 2}, "beam_search"),
+        ({"max_tokens": 0}, "no_generation"),
+    ],
+)
+def test_which_requests_take_a_prefill_leg(fields: dict[str, Any], alone: str | None) -> None:
+    assert complete(**fields).alone == alone
+
+
+def test_without_prefill_pools_no_request_does() -> None:
+    body = {"messages": MESSAGES}
+    assert proto.read_request(Endpoint.CHAT, body, model="m", disaggregated=False).alone == "not_disaggregated"
+
+
+@pytest.mark.parametrize(
+    ("fields", "change"),
+    [
+        ({}, {"max_tokens": 1}),
+        ({"max_tokens": 50}, {"max_tokens": 1}),
+        ({"max_completion_tokens": 50}, {"max_completion_tokens": 1}),
+        ({"max_tokens": 9, "max_completion_tokens": None}, {"max_tokens": 1}),
+        ({"min_tokens": 5}, {"max_tokens": 1, "min_tokens": 1}),
+        ({"min_tokens": 0}, {"max_tokens": 1}),
+        ({"min_tokens": "x"}, {"max_tokens": 1}),
+        ({"stream": True, "stream_options": {"include_usage": True}, "stream_interval": 4}, {"max_tokens": 1}),
+    ],
+)
+def test_prefill_body(fields: dict[str, Any], change: dict[str, Any]) -> None:
+    sent = {"model": "m", "messages": MESSAGES, **fields}
+    want = {k: v for k, v in sent.items() if k not in ("stream_options", "stream_interval")}
+    want |= {"stream": False, "kv_transfer_params": dict(proto.PREFILL_KV_PARAMS), **change}
+    assert proto.prefill_body(chat(**fields)) == want
+
+
+@pytest.mark.parametrize(
+    ("fields", "assemble", "change"),
+    [
+        ({}, False, {}),
+        ({}, True, {"stream": True, "stream_options": {"include_usage": True}}),
+        ({"stream": True}, False, {"stream_options": {"include_usage": True}}),
+        ({"stream": True, "stream_options": None}, False, {"stream_options": {"include_usage": True}}),
+        (
+            {"stream": True, "stream_options": {"continuous_usage_stats": True, "x": 1}},
+            False,
+            {"stream_options": {"include_usage": True, "x": 1}},
+        ),
+        ({"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}, False, {}),
+        ({"stream": True, "stream_options": "odd"}, False, {}),
+        ({"stream": True, "n": 2}, False, {}),
+    ],
+)
+def test_decode_body(fields: dict[str, Any], assemble: bool, change: dict[str, Any]) -> None:
+    sent = {"model": "m", "messages": MESSAGES, **fields}
+    kv = {"remote_host": "h"}
+    got = proto.decode_body(chat(**fields), kv, assemble=assemble)
+    assert got == {**sent, **change, "kv_transfer_params": kv}
+    assert "kv_transfer_params" not in proto.decode_body(chat(**fields), None, assemble=assemble)
+
+
+@pytest.mark.parametrize(
+    ("fields", "assembled"),
+    [
+        ({}, True),
+        ({"temperature": 0, "max_tokens": 5, "stop": ["a"], "seed": 1}, True),
+        ({"stream": True}, False),
+        ({"n": 2}, False),
+        ({"tools": []}, False),
+        ({"logprobs": True}, False),
+        ({"response_format": {}}, False),
+        ({"stream_options": {}}, False),
+        ({"max_tokens": 0}, False),
+        ({"anything_else": 1}, False),
+    ],
+)
+def test_which_answers_may_be_assembled(fields: dict[str, Any], assembled: bool) -> None:
+    assert chat(**fields).assemble == assembled
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+OURS = {
+    *("model", "messages", "stream", "stream_options", "stream_interval", "n", "max_tokens"),
+    *("max_completion_tokens", "min_tokens", "vllm_xargs", *proto.STRIPPED_FROM_CLIENT),
+}
+
+
+@given(st.dictionaries(st.text(max_size=12).filter(lambda k: k not in OURS), json_values, max_size=5))
+def test_every_other_field_reaches_both_legs_as_it_was(fields: dict[str, Any]) -> None:
+    raw = json.dumps({"model": "m", "messages": MESSAGES, **fields}).encode()
+    request = proto.read_request(Endpoint.CHAT, proto.parse_body(raw), model="m", disaggregated=True)
+    for body in (proto.prefill_body(request), proto.decode_body(request, {}, assemble=False)):
+        sent = json.loads(proto.encode(body))
+        assert {k: sent[k] for k in fields} == fields
+
+
+def test_a_lone_surrogate_stays_what_it_was() -> None:
+    assert rb"\ud800" in proto.encode(proto.parse_body(b'{"prompt": "\\ud800"}'))
+
+
+def test_clients_cannot_name_hosts() -> None:
+    request = chat(
+        kv_transfer_params={"remote_host": "x"}, ec_transfer_params={}, vllm_xargs={"kv_transfer_params": "x"}
+    )
+    assert request.body == {"model": "m", "messages": MESSAGES, "vllm_xargs": {}}
+
+
+BAD: list[tuple[bytes, int, str]] = [
+    (b"", 400, "not valid JSON"),
+    (b"{", 400, "not valid JSON"),
+    (b"\xff", 400, "not valid JSON"),
+    (b"[" * 100000, 400, "not valid JSON"),
+    (b'{"temperature": NaN}', 400, "NaN is not JSON"),
+    (b"[]", 400, "not a JSON object"),
+    (b'{"model": 5, "messages": [1]}', 400, "must be a string"),
+    (b'{"model": "gpt", "messages": [1]}', 404, "serves 'm'"),
+    (b'{"model": "m"}', 400, "'messages' is missing"),
+    (b'{"model": "m", "messages": []}', 400, "'messages' is missing"),
+    (b'{"model": "m", "messages": "x"}', 400, "'messages' is missing"),
+    (b'{"model": "m", "messages": [1], "stream": "yes"}', 400, "'stream' must be"),
+]
+
+
+@pytest.mark.parametrize(("raw", "status", "says"), BAD)
+def test_bad_requests_are_refused_with_what_to_write(raw: bytes, status: int, says: str) -> None:
+    with pytest.raises(ApiError) as e:
+        proto.read_request(Endpoint.CHAT, proto.parse_body(raw), model="m", disaggregated=True)
+    assert e.value.status == status
+    assert says in e.value.message
+
+
+@pytest.mark.parametrize("prompt", [None, "", []])
+def test_a_completion_needs_a_prompt(prompt: Any) -> None:
+    with pytest.raises(ApiError, match="'prompt' is missing"):
+        complete(prompt=prompt)
+
+
+@pytest.mark.parametrize(
+    ("raw", "kv", "aborted"),
+    [
+        (b'{"choices": [{"finish_reason": "length"}], "kv_transfer_params": {"a": 1}}', {"a": 1}, False),
+        (b'{"choices": [{"finish_reason": "abort"}], "kv_transfer_params": null}', None, True),
+        (b'{"choices": [{"finish_reason": "length"}], "kv_transfer_params": {}}', None, False),
+        (b'{"choices": []}', None, False),
+    ],
+)
+def test_reading_an_answer(raw: bytes, kv: Any, aborted: bool) -> None:
+    answer = proto.read_answer(raw)
+    assert (answer.kv_params, answer.aborted) == (kv, aborted)
+
+
+@pytest.mark.parametrize("raw", [b"", b"[]", b"<html>", b"{}"])
+def test_an_answer_that_is_none(raw: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        proto.read_answer(raw)
+
+
+def test_endpoints_have_a_label() -> None:
+    assert [e.label for e in Endpoint] == ["chat", "completions"]
