@@ -16,6 +16,6 @@ RUN /opt/venv/bin/python -m pip install --no-cache-dir --no-deps . \
 FROM ${BASE}
 COPY --from=build /opt/venv /opt/venv
 COPY --from=build /opt/phasewise /opt/phasewise
-ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+ENV PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 65532:65532
 ENTRYPOINT ["phasewise-router"]

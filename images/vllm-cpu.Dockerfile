@@ -1,7 +1,7 @@
 # vLLM on CPU with NIXL and a tiny model: docker build -f images/vllm-cpu.Dockerfile -t phasewise/vllm-cpu images/vllm-cpu
 ARG BASE=python:3.11-slim
 FROM ${BASE}
-ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin
+ENV PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 RUN ldconfig -p | grep -q libnuma.so.1 \
     || (apt-get update && apt-get install -y --no-install-recommends libnuma1 && rm -rf /var/lib/apt/lists/*)

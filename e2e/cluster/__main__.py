@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -72,6 +73,7 @@ def _answer(cluster: Cluster, arguments: argparse.Namespace) -> str:
 
 
 def main(given: Sequence[str]) -> int:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if given and given[0] in PASSED_ON:
             command, environment = selected().program(given[0])

@@ -1,4 +1,4 @@
-"""The files that the parts of the cluster read (kubeconfigs, kubelet, proxy, containerd, CNI, audit), as values. Pure."""
+"""The files that the cluster's parts read (kubeconfigs, kubelet, proxy, containerd, CNI, audit), as values. Pure."""
 
 from __future__ import annotations
 

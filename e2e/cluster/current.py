@@ -118,7 +118,7 @@ class CurrentCluster:
         wait_for(forwarding, 20, f"kubectl port-forward does not begin; see {log}")
         found = FORWARDING.search(log.read_text())
         assert found is not None
-        record.write_text(json.dumps({"pid": running.pid, "command": command, "port": int(found[1])}))
+        record.write_text(json.dumps({"pid": running.pid, "started": _started(running.pid), "port": int(found[1])}))
         return int(found[1])
 
     def _record(self, wanted: Target) -> Path:
@@ -126,20 +126,20 @@ class CurrentCluster:
 
     def _port_of(self, record: Path) -> int | None:
         kept = json.loads(record.read_text())
-        return kept["port"] if _runs(kept["pid"], kept["command"]) else None
+        return kept["port"] if kept["started"] == _started(kept["pid"]) else None
 
     def _end(self, record: Path) -> None:
         if record.exists():
             kept = json.loads(record.read_text())
-            if _runs(kept["pid"], kept["command"]):
+            if kept["started"] == _started(kept["pid"]):
                 os.kill(kept["pid"], signal.SIGTERM)
             record.unlink()
             record.with_suffix(".log").unlink(missing_ok=True)
 
 
-def _runs(pid: int, command: Sequence[str]) -> bool:
-    """Whether that process is still the one that was started: numbers are used again."""
+def _started(pid: int) -> str:
+    """When a process began, in the kernel's ticks: with its number, which is used again, this names it."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0") == list(command)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:
-        return False
+        return "gone"

@@ -13,6 +13,7 @@ import json
 import os
 import resource
 import socket
+import struct
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -35,6 +36,12 @@ class Forward(TypedDict):
 def enter_network(namespace: int) -> None:
     if ctypes.CDLL(None, use_errno=True).setns(namespace, CLONE_NEWNET) != 0:
         raise OSError(ctypes.get_errno(), "setns")
+
+
+def reset(transport: asyncio.Transport) -> None:
+    """End a connection so that the other end sees a failure, not the end of what was said."""
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
 
 
 class Pipe(asyncio.Protocol):
@@ -65,7 +72,10 @@ class Pipe(asyncio.Protocol):
         peer, self.peer = self.peer, None
         if peer and peer.transport:
             peer.peer = None
-            (peer.transport.abort if exc else peer.transport.close)()
+            if exc:
+                reset(peer.transport)
+            else:
+                peer.transport.close()
 
     def pause_writing(self) -> None:
         if self.peer and self.peer.transport:
@@ -109,7 +119,7 @@ class Accepted(Pipe):
             transport, peer = await asyncio.wait_for(target, CONNECT_SECONDS)
         except (OSError, asyncio.TimeoutError):
             if self.transport:
-                self.transport.abort()
+                reset(self.transport)
             return
         if self.transport is None or self.transport.is_closing():
             transport.abort()

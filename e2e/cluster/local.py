@@ -6,6 +6,7 @@ is read from /proc and from the parts themselves, never from a note that an inte
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import fcntl
 import os
@@ -54,6 +55,8 @@ class LocalCluster:
         with self._locked(), phase("down; only the cache remains"):
             node.stop(self.settings)
             node.remove_tree(self.settings.state)
+            with contextlib.suppress(OSError):  # others may keep their state beside it
+                self.settings.state.parent.rmdir()
             runtime.remove_leftovers(self.settings)
 
     def status(self) -> bool:

@@ -22,6 +22,9 @@ MODULE: Final = "vllm.entrypoints.openai.api_server"
 KEEP_ALIVE_SECONDS: Final = 75
 """Above the router's idle time, so that the router and never the engine closes an idle connection."""
 
+STOP_SECONDS: Final = 20
+"""An idle engine ends within some 5 s of its TERM; one that does not is killed."""
+
 _CPU_KV_CACHE_BYTES: Final = 1 << 30
 _BATCH_STEP: Final = 256
 _BATCH_BOUNDS: Final[Mapping[str, tuple[int, int]]] = {"gpu": (512, 16384), "cpu": (256, 2048)}
@@ -75,6 +78,11 @@ def engine_command(config: EngineConfig, model: ModelLocation, place: PodPlace) 
 def shutdown_timeout(config: EngineConfig) -> int:
     """Seconds vLLM may take after TERM: above the longest generation and, after it, the lease of its KV blocks."""
     return math.ceil(config.max_generation_seconds + config.kv_lease_seconds)
+
+
+def termination_grace_seconds(config: EngineConfig) -> int:
+    """terminationGracePeriodSeconds of the pod: routers look away, the last request ends, the engine goes."""
+    return math.ceil(config.settle_seconds) + shutdown_timeout(config) + STOP_SECONDS + 10
 
 
 def batched_tokens(itl_target_ms: float, device: str) -> int:
@@ -152,7 +160,8 @@ def _environment(config: EngineConfig, model: ModelLocation, place: PodPlace) ->
 
 
 def _environment_defaults(config: EngineConfig, place: PodPlace) -> dict[str, str]:
-    env = {"VLLM_NO_USAGE_STATS": "1"}
+    # torch asks for the user's name, which a container's numeric user has none of.
+    env = {"VLLM_NO_USAGE_STATS": "1", "USER": "phasewise"}
     if config.device == "cpu":
         threads = str(max(1, place.cpus))
         # Compiling takes longer than a small model's whole run, and one process instead of two halves memory.

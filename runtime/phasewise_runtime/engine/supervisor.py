@@ -20,7 +20,7 @@ from typing import Final
 
 from phasewise_runtime import contract
 from phasewise_runtime.engine import last_words
-from phasewise_runtime.engine.command import EngineCommand, engine_command, shutdown_timeout
+from phasewise_runtime.engine.command import STOP_SECONDS, EngineCommand, engine_command, shutdown_timeout
 from phasewise_runtime.engine.config import ConfigError, EngineConfig
 from phasewise_runtime.engine.load import EngineLoad, parse_load
 from phasewise_runtime.engine.process import WATCHED_SIGNALS, Child, Reaper, adopt_orphans
@@ -140,7 +140,7 @@ class Supervisor:
         say(f"draining: TERM reaches the engine when it is idle, in {allowed} s at the latest")
         idle = self._wait(_IdleProbe(self._load), allowed, watch=True, until_terms=2)
         load = self._load()
-        self._stop_engine(_KILL_GRACE_SECONDS if idle is None else allowed)
+        self._stop_engine(_KILL_GRACE_SECONDS if idle is None else STOP_SECONDS)
         if idle is None:
             self._telemetry.drains_cut_short.inc()
             raise LaunchError(EXIT_CUT_SHORT, f"stopped with work in hand: {load or 'the engine did not say how much'}")

@@ -130,7 +130,7 @@ class Exchange:
             "pod": failure.pod.name,
             "leg": leg,
             "reason": failure.reason,
-            "detail": failure.message,
+            "detail": f"{failure.message} ({failure.__cause__})" if failure.__cause__ else failure.message,
         }
         log.warning("leg failed", extra=extra)
         self._legs += 1

@@ -58,7 +58,8 @@ class Legs:
     async def prefill(self, pod: Pod, path: str, headers: Headers, body: bytes) -> EngineAnswer:
         """Run the prefill leg; a 4xx is an answer, everything else that is not 200 a failure."""
         timeout = aiohttp.ClientTimeout(
-            total=self._settings.prefill_seconds, sock_connect=self._settings.connect_seconds
+            total=min(self._settings.prefill_seconds, self._settings.max_generation_seconds),
+            sock_connect=self._settings.connect_seconds,
         )
         with self._fleet.leg(pod):
             for last in (False, True):
@@ -96,13 +97,13 @@ class Legs:
                 allow_redirects=False,
             )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as e:
-            raise LegError(pod, "connect", f"cannot connect: {e}", hard=True, sent=False) from e
+            raise LegError(pod, "connect", "no connection could be made", hard=True, sent=False) from e
         except (asyncio.TimeoutError, aiohttp.ServerTimeoutError) as e:
             raise LegError(pod, "timeout", "no answer in time") from e
         except (aiohttp.ClientError, OSError) as e:
             if trace.reused:
                 raise LegError(pod, STALE, "an idle connection had been closed", blame=False) from e
-            raise LegError(pod, "disconnected", f"the connection broke before an answer: {e}") from e
+            raise LegError(pod, "disconnected", "the connection broke before an answer") from e
 
 
 STALE = "stale_connection"
@@ -115,7 +116,7 @@ async def read_whole(response: aiohttp.ClientResponse, pod: Pod) -> EngineAnswer
     except asyncio.TimeoutError as e:
         raise LegError(pod, "timeout", "no whole answer in time") from e
     except (aiohttp.ClientError, OSError) as e:
-        raise LegError(pod, "disconnected", f"the connection broke within the answer: {e}", hard=True) from e
+        raise LegError(pod, "disconnected", "the connection broke within the answer", hard=True) from e
     finally:
         response.release()
     answer = EngineAnswer(response.status, list(response.headers.items()), body)

@@ -8,7 +8,7 @@ import pytest
 from tests.runtime.engine.golden import GOLDEN, PLACE, command
 
 from phasewise_runtime.engine.arguments import OWNED
-from phasewise_runtime.engine.command import batched_tokens, engine_command, shutdown_timeout
+from phasewise_runtime.engine.command import batched_tokens, engine_command, shutdown_timeout, termination_grace_seconds
 from phasewise_runtime.engine.config import ArgValue, ConfigError
 from phasewise_runtime.model.uri import model_location
 
@@ -64,6 +64,7 @@ def test_the_whole_command_of_a_cpu_prefill_pod() -> None:
     }
     assert made.defaults == {
         "VLLM_NO_USAGE_STATS": "1",
+        "USER": "phasewise",
         "TORCHDYNAMO_DISABLE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": "2",
@@ -100,7 +101,7 @@ def test_parallelism_is_the_pods(name: str) -> None:
 def test_a_gpu_pod_has_nothing_of_the_cpus(name: str) -> None:
     made = command(GOLDEN[name])
     assert made.python_path is None
-    assert made.defaults == {"VLLM_NO_USAGE_STATS": "1"}
+    assert made.defaults == {"VLLM_NO_USAGE_STATS": "1", "USER": "phasewise"}
     assert not {"--enforce-eager", "--kv-cache-memory-bytes"} & arguments(name).keys()
 
 
@@ -156,6 +157,11 @@ def test_only_an_engine_that_does_both_phases_gets_a_chunk_size() -> None:
 
 def test_the_engine_may_finish_the_longest_generation_and_then_its_lease() -> None:
     assert shutdown_timeout(replace(TINY, max_generation_seconds=100.5, kv_lease_seconds=20)) == 121
+
+
+def test_the_pod_is_given_more_time_than_its_parts_take() -> None:
+    config = replace(TINY, max_generation_seconds=100, kv_lease_seconds=20, settle_seconds=3)
+    assert termination_grace_seconds(config) > 100 + 20 + 3
 
 
 @pytest.mark.parametrize("name", [*OWNED, "data-parallel-size", "ssl-keyfile"])

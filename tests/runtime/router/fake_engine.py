@@ -186,8 +186,7 @@ class FakeEngine:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
         if fault in ("error_event", "error_event_400"):
-            error = REFUSED if fault.endswith("400") else ERROR
-            await response.write(f"data: {json.dumps({'error': error})}\n\ndata: [DONE]\n\n".encode())
+            await response.write(_error(REFUSED if fault.endswith("400") else ERROR))
             return response
         sent = 0
         async for event in self._events(body, fault, chat=chat):
@@ -195,12 +194,15 @@ class FakeEngine:
                 return await self._break(request, response, fault)
             await response.write(event)
             sent += 1
+            if fault in ("role_then_error", "role_then_die"):
+                await asyncio.sleep(0.03)
+                return await self._break(request, response, "mid_error" if fault == "role_then_error" else "die")
         await response.write(b"data: [DONE]\n\n")
         return response
 
     async def _break(self, request: web.Request, response: web.StreamResponse, fault: str) -> web.StreamResponse:
         if fault == "mid_error":
-            await response.write(f"data: {json.dumps({'error': ERROR})}\n\ndata: [DONE]\n\n".encode())
+            await response.write(_error(ERROR))
         elif fault == "mid_hang":
             await asyncio.Event().wait()
         elif fault != "truncate":
@@ -223,6 +225,7 @@ class FakeEngine:
             first = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
             yield _event({**head, "choices": [first]})
         if fault == "abort":
+            await asyncio.sleep(0.03)  # so that the role arrives on its own
             yield _event({**head, "choices": [_choice("", chat=chat) | {"finish_reason": "abort"}]})
             return
         for i, token in enumerate(tokens):
@@ -249,6 +252,11 @@ def _choice(token: str, *, chat: bool) -> dict[str, Any]:
     choice: dict[str, Any] = {"index": 0}
     choice |= {"delta": {"content": token}} if chat else {"text": token}
     return {**choice, "logprobs": None, "finish_reason": None}
+
+
+def _error(error: dict[str, Any]) -> bytes:
+    """As vLLM has it: with blanks, and with a [DONE] as if nothing had happened."""
+    return f"data: {json.dumps({'error': error})}\n\ndata: [DONE]\n\n".encode()
 
 
 def _event(value: dict[str, Any]) -> bytes:

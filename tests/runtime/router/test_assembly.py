@@ -48,7 +48,12 @@ def framed(answer: dict[str, Any]) -> dict[str, Any]:
 def test_a_chat_answer() -> None:
     events = [delta(role="assistant", content=""), delta(content="a"), delta("stop", "X", content="b"), usage()]
     got = assemble(framed(CHAT), events)
-    want = copy.deepcopy(CHAT) | {"id": "new", "created": 2, "system_fingerprint": "fp2", "kv_transfer_params": None}
+    want: dict[str, Any] = copy.deepcopy(CHAT) | {
+        "id": "new",
+        "created": 2,
+        "system_fingerprint": "fp2",
+        "kv_transfer_params": None,
+    }
     want["choices"][0] |= {"message": {**MESSAGE, "content": "ab"}, "finish_reason": "stop", "stop_reason": "X"}
     want["usage"] = {**USAGE, "total_tokens": 5, "completion_tokens": 2}
     assert got == want

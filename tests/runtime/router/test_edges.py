@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.runtime.router.conftest import until
 
 from phasewise_runtime.contract import LABEL_FINGERPRINT, LABEL_ROLE
 from phasewise_runtime.router import headers, logs, settings
@@ -17,7 +17,6 @@ from phasewise_runtime.router.fleet import Fleet
 from phasewise_runtime.router.metrics import Metrics
 from phasewise_runtime.router.pods import Pod, pod_from_api, pod_from_file
 from phasewise_runtime.router.static_pods import read_pods, watch_file
-from tests.runtime.router.conftest import until
 
 RAW: dict[str, Any] = {
     "metadata": {"name": "d0", "uid": "u0", "labels": {LABEL_ROLE: "decode", LABEL_FINGERPRINT: "fp"}},
@@ -92,7 +91,7 @@ async def test_the_pods_file_is_read_again_and_a_bad_one_changes_nothing(
     def write(text: str) -> None:
         new = tmp_path / "new"
         new.write_text(text)
-        os.replace(new, file)
+        new.replace(file)
 
     def known() -> list[str]:
         return [c.pod.address for c in fleet.candidates("decode")]

@@ -9,10 +9,10 @@ from typing import Any
 
 import openai
 import pytest
+from tests.runtime.router.conftest import CHAT, Reply, Router, RouterFactory, until
+from tests.runtime.router.fake_engine import ERROR, MODEL, REFUSED, FakeEngine
 
 from phasewise_runtime.contract import PREFILL
-from tests.runtime.router.conftest import CHAT, Reply, Router, RouterFactory, until
-from tests.runtime.router.fake_engine import ERROR, REFUSED, FakeEngine
 
 
 def four() -> tuple[FakeEngine, FakeEngine, FakeEngine, FakeEngine]:
@@ -49,7 +49,7 @@ async def test_a_killed_prefill_pod_fails_no_request(router: RouterFactory) -> N
         await until(lambda: engines[0].requests)
         await engines[0].kill()
         replies = [await t for t in tasks] + await many(r, 40)
-        assert r.metric("ejections_total", pod="p0", reason="connect") + r.metric("ejections_total", pod="p0") >= 1
+        assert r.metric("ejections_total", pod="p0") >= 1
         assert r.metric("pods", role=PREFILL, state="ejected") == 1
     assert all(whole(reply) for reply in replies)
     assert once(engines)
@@ -117,7 +117,10 @@ async def test_what_prefill_refuses_decode_answers_for_the_request_as_it_was_wri
 
 
 # --- decode before the first token ---------------------------------------------------------------------------
-BEFORE_FIRST_TOKEN = ["500", "503", "drop", "error_event", "abort", "die_before_first"]
+BEFORE_FIRST_TOKEN = [
+    *("500", "503", "drop", "error_event", "abort", "die_before_first"),
+    *("role_then_error", "role_then_die"),  # the role of a chat answer is no token yet
+]
 
 
 @pytest.mark.parametrize("fault", BEFORE_FIRST_TOKEN)
@@ -197,7 +200,7 @@ async def test_a_client_error_of_decode_passes_unchanged_and_is_not_tried_again(
 
 async def test_a_decode_pod_that_hangs_is_given_up(router: RouterFactory) -> None:
     engines = (FakeEngine("decode", "d0", always="hang"), FakeEngine("decode", "d1"))
-    async with router(*engines, first_token_seconds=0.1, gap_seconds=0.1) as r:
+    async with router(*engines, first_token_seconds=0.5, gap_seconds=0.5) as r:
         replies = await many(r, 2, stream=True)
     assert all(whole(reply) for reply in replies)
 
@@ -225,7 +228,7 @@ async def test_decode_dying_in_mid_stream_is_an_explicit_error_and_no_normal_end
     router: RouterFactory, fault: str, reason: str
 ) -> None:
     p, d = FakeEngine("prefill", "p0"), FakeEngine("decode", "d0", always=fault)
-    async with router(p, d, gap_seconds=0.1) as r:
+    async with router(p, d, gap_seconds=0.3 if fault == "mid_hang" else 60.0) as r:
         reply = await r.chat(stream=True)
         assert r.metric("stream_errors_total", reason=reason) == 1
         assert r.metric("requests_total", outcome="stream_error") == 1
@@ -242,7 +245,7 @@ async def test_the_official_client_raises_on_a_stream_that_breaks(router: Router
     p, d = FakeEngine("prefill", "p0"), FakeEngine("decode", "d0", always="die")
     async with router(p, d) as r:
         client = openai.AsyncOpenAI(base_url=r.url + "/v1", api_key="none", max_retries=0)
-        stream = await client.chat.completions.create(**CHAT, stream=True)
+        stream = await client.chat.completions.create(model=MODEL, messages=CHAT["messages"], stream=True)
         with pytest.raises(openai.APIError, match="incomplete"):
             [c async for c in stream]
         await client.close()
@@ -254,7 +257,7 @@ async def test_a_request_that_does_not_stream_survives_a_decode_death_at_any_mom
 ) -> None:
     engines = four()
     engines[2].always = fault
-    async with router(*engines, gap_seconds=0.1) as r:
+    async with router(*engines, gap_seconds=0.5 if fault == "mid_hang" else 60.0) as r:
         replies = await many(r, 4, stream=False)
     assert all(whole(reply) for reply in replies)
     assert once(engines)

@@ -10,11 +10,11 @@ from typing import Any
 import aiohttp
 import openai
 import pytest
+from tests.runtime.router.conftest import CHAT, Reply, RouterFactory, until
+from tests.runtime.router.fake_engine import MODEL, FakeEngine
 
 from phasewise_runtime.router.auth import ApiKeys
 from phasewise_runtime.router.errors import ApiError
-from tests.runtime.router.conftest import CHAT, Reply, RouterFactory, until
-from tests.runtime.router.fake_engine import MODEL, FakeEngine
 
 
 def error_of(reply: Reply) -> dict[str, Any]:
@@ -69,7 +69,7 @@ async def test_the_official_client_names_the_errors(router: RouterFactory) -> No
     async with router(FakeEngine("decode", "d0")) as r:
         client = openai.AsyncOpenAI(base_url=r.url + "/v1", api_key="none", max_retries=0)
         with pytest.raises(openai.NotFoundError, match="serves 'tiny'"):
-            await client.chat.completions.create(**{**CHAT, "model": "gpt"})
+            await client.chat.completions.create(model="gpt", messages=CHAT["messages"])
         await client.close()
 
 
@@ -254,7 +254,8 @@ async def test_a_client_that_takes_nothing_is_cut_off(router: RouterFactory, mon
         host, port = "127.0.0.1", r.server.port
         reader, writer = await asyncio.open_connection(host, port, limit=1024)
         body = json.dumps({**CHAT, "stream": True}).encode()
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+        head += "Content-Type: application/json\r\n\r\n"
         writer.write(head.encode() + body)
         await until(lambda: r.metric("active_requests") == 1)
         await until(lambda: r.metric("active_requests") == 0)

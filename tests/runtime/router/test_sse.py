@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -27,7 +28,7 @@ def tok(text: str, finish: str | None = None, **more: Any) -> dict[str, Any]:
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
     at = [0, *sorted(c % (len(data) + 1) for c in cuts), len(data)]
-    return [data[a:b] for a, b in zip(at, at[1:], strict=False)]
+    return [data[a:b] for a, b in itertools.pairwise(at)]
 
 
 def read(data: bytes, cuts: list[int] | None = None, **options: Any) -> tuple[bytes, StreamReader]:

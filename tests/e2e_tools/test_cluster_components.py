@@ -1,0 +1,101 @@
+"""The command lines and the files of the cluster's parts agree with each other and with the certificates."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from pathlib import Path
+
+import pytest
+import tomllib
+from e2e.cluster import configuration, dns
+from e2e.cluster.binaries import PROGRAMS, SOURCE, linker_flags, versions
+from e2e.cluster.components import COMPONENTS, command_lines
+from e2e.cluster.node import cgroup_parents
+from e2e.cluster.pki import CLUSTER_CA, FRONT_PROXY_CA, LEAVES, SERVICE_ACCOUNTS
+from e2e.cluster.settings import settings_from
+
+SETTINGS = settings_from({"PHASEWISE_CACHE": "/c", "PHASEWISE_STATE": "/s"}, Path("/home/ada"))
+COMMANDS = command_lines(SETTINGS, {name: Path("/bin") / name for name in PROGRAMS}, "/usr/bin/containerd")
+
+
+def test_every_part_has_a_command_line_of_its_own_program() -> None:
+    assert set(COMMANDS) == set(COMPONENTS)
+    assert {Path(command[0]).name for command in COMMANDS.values()} == set(COMPONENTS)
+
+
+def test_every_certificate_that_is_named_is_made() -> None:
+    made = {f"{name}.{kind}" for name in (CLUSTER_CA, FRONT_PROXY_CA) for kind in ("crt", "key")}
+    made |= {f"{leaf.name}.{kind}" for leaf in LEAVES for kind in ("crt", "key")}
+    made |= {f"{SERVICE_ACCOUNTS}.pub", f"{SERVICE_ACCOUNTS}.key"}
+    text = " ".join(flag for command in COMMANDS.values() for flag in command) + configuration.kubelet(SETTINGS)
+    named = re.findall(rf"{SETTINGS.pki}/([\w.-]+)", text)
+    assert len(named) > 10
+    assert set(named) <= made
+
+
+def test_the_aggregation_layer_has_an_authority_and_a_client_of_its_own() -> None:
+    flags = dict(flag.split("=", 1) for flag in COMMANDS["kube-apiserver"][1:])
+    assert flags["--requestheader-client-ca-file"] != flags["--client-ca-file"]
+    client = Path(flags["--proxy-client-cert-file"]).stem
+    leaf = next(leaf for leaf in LEAVES if leaf.name == client)
+    assert leaf.authority == Path(flags["--requestheader-client-ca-file"]).stem
+    assert leaf.common_name == flags["--requestheader-allowed-names"]
+
+
+def test_the_api_server_records_writes_and_nothing_else() -> None:
+    policy = json.loads(configuration.audit_policy())
+    assert policy["rules"][0] == {"level": "Metadata", "verbs": list(configuration.WRITING_VERBS)}
+    assert policy["rules"][-1] == {"level": "None"}
+    assert f"--audit-log-path={SETTINGS.audit_log}" in COMMANDS["kube-apiserver"]
+
+
+def test_a_kubeconfig_carries_what_it_needs() -> None:
+    config = json.loads(configuration.kubeconfig("https://127.0.0.1:1", b"authority", b"certificate", b"key"))
+    assert config["clusters"][0]["cluster"]["server"] == "https://127.0.0.1:1"
+    assert base64.b64decode(config["users"][0]["user"]["client-key-data"]) == b"key"
+    assert config["contexts"][0]["name"] == config["current-context"]
+
+
+def test_containerds_configuration_is_toml_and_keeps_its_root_in_the_cache() -> None:
+    text = configuration.containerd(SETTINGS.images_root, Path("/run/c"), Path("/s/c.sock"), Path("/s/cni"))
+    config = tomllib.loads(text)
+    assert config["root"] == "/c/containerd"
+    cri = config["plugins"]["io.containerd.grpc.v1.cri"]
+    assert cri["sandbox_image"] == configuration.PAUSE_IMAGE
+    assert cri["cni"]["conf_dir"] == "/s/cni"
+
+
+def test_dns_is_found_where_the_kubelet_says_it_is() -> None:
+    items = json.loads(dns.manifests("image"))["items"]
+    service = next(item for item in items if item["kind"] == "Service")
+    assert json.loads(configuration.kubelet(SETTINGS))["clusterDNS"] == [service["spec"]["clusterIP"]]
+
+
+def test_programs_report_the_versions_that_the_module_file_names() -> None:
+    wanted = versions((SOURCE / "go.mod").read_text())
+    flags = linker_flags(wanted)
+    assert f"k8s.io/component-base/version.gitVersion={wanted.kubernetes}" in flags
+    assert f"version.version={wanted.helm}" in flags
+    replaced = re.findall(r"=> k8s\.io/\S+ (v0\S+)", (SOURCE / "go.mod").read_text())
+    assert set(replaced) == {wanted.kubernetes.replace("v1.", "v0.")}
+
+
+V1 = """30 24 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755
+31 30 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu
+40 30 0:36 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw
+41 30 0:36 / /somewhere/else rw - cgroup2 cgroup2 rw"""
+V2 = "30 24 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate"
+
+
+@pytest.mark.parametrize(
+    ("mountinfo", "parents"),
+    [
+        (V1, {"/sys/fs/cgroup/cpu": False, "/sys/fs/cgroup/unified": False}),
+        (V2, {"/sys/fs/cgroup": True}),
+        ("30 24 0:26 / / rw - ext4 /dev/vda rw", {}),
+    ],
+)
+def test_control_groups_are_found_in_either_version(mountinfo: str, parents: dict[str, bool]) -> None:
+    assert {str(path): unified for path, unified in cgroup_parents(mountinfo).items()} == parents
