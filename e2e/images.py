@@ -8,6 +8,7 @@ python:3.11-slim where a registry can be reached).
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -24,6 +25,7 @@ from e2e.build_access import access_options, apt_options
 
 ROOT = Path(__file__).resolve().parents[1]
 TAG = "dev"
+STAGING = "staging-"
 BASE_NAME = "localhost/phasewise/base:bookworm"
 BASE_PACKAGES = ("python3", "python3-venv", "ca-certificates", "libnuma1")
 UNNEEDED_PATHS = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*")
@@ -41,6 +43,8 @@ class Image:
     context: tuple[str, ...]
     """Files and folders of the repository that the build sees, below `folder`."""
     folder: str = "."
+    is_large: bool = False
+    """What it replaces is removed at once; of the small ones the cached layers are worth more."""
 
     @property
     def dockerfile(self) -> Path:
@@ -58,7 +62,7 @@ class Image:
 IMAGES: Mapping[str, Image] = {
     "operator": Image("operator", SOURCES),
     "runtime": Image("runtime", SOURCES),
-    "vllm-cpu": Image("vllm-cpu", (".",), folder="images/vllm-cpu"),
+    "vllm-cpu": Image("vllm-cpu", (".",), folder="images/vllm-cpu", is_large=True),
 }
 
 
@@ -72,8 +76,21 @@ class Built:
 
 def build(names: list[str]) -> list[Built]:
     """Build what changed; returns every image and where it is loaded from."""
-    base = os.environ.get("BASE_IMAGE") or _local_base()
-    return [_build(IMAGES[name], base) for name in names]
+    with _alone():
+        base = os.environ.get("BASE_IMAGE") or _local_base()
+        return [_build(IMAGES[name], base) for name in names]
+
+
+@contextmanager
+def _alone() -> Generator[None]:
+    """One build at a time; what an interrupted one left in the storage would otherwise keep gigabytes."""
+    with (_made(_cache()) / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for left in _cache().glob(f"{STAGING}*"):
+            shutil.rmtree(left)
+        if subprocess.run(["buildah", "containers", "-q"], env=_environment(), capture_output=True, check=False).stdout:
+            run(["buildah", "rm", "--all"])
+        yield
 
 
 def _cache() -> Path:
@@ -87,7 +104,7 @@ def _local_base() -> str:
     if _is_current(mark, digest) and _exists(BASE_NAME):
         return BASE_NAME
     say("base: Debian packages, about a minute")
-    with phase("base"), tempfile.TemporaryDirectory(dir=_made(_cache())) as folder:
+    with phase("base"), tempfile.TemporaryDirectory(prefix=STAGING, dir=_cache()) as folder:
         excluded = [f"--dpkgopt=path-exclude={path}" for path in UNNEEDED_PATHS]
         packages = f"--include={','.join(BASE_PACKAGES)}"
         tar = f"{folder}/base.tar"
@@ -101,7 +118,7 @@ def _local_base() -> str:
 def _build(image: Image, base: str) -> Built:
     mark = _cache() / f"{image.name}.digest"
     built = Built(image.reference, f"buildah:{image.local}")
-    with tempfile.TemporaryDirectory(dir=_made(_cache())) as folder:
+    with tempfile.TemporaryDirectory(prefix=STAGING, dir=_cache()) as folder:
         context = Path(folder, "context")
         _stage(image, context)
         digest = _text_digest(base + image.dockerfile.read_text(encoding="utf-8") + _folder_digest(context))
@@ -112,6 +129,8 @@ def _build(image: Image, base: str) -> Built:
         with phase(f"{image.reference}: built"), access_options(Path(folder)) as access:
             options = ["--layers", "--file", str(image.dockerfile), "--build-arg", f"BASE={base}"]
             run(["buildah", "bud", *options, *access, "--tag", image.local, str(context)])
+        if image.is_large:
+            run(["buildah", "rmi", "--prune"])
     mark.write_text(digest, encoding="utf-8")
     return built
 

@@ -6,13 +6,13 @@ ENV PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/
 RUN ldconfig -p | grep -q libnuma.so.1 \
     || (apt-get update && apt-get install -y --no-install-recommends libnuma1 && rm -rf /var/lib/apt/lists/*)
 
-COPY constraints.txt unneeded.txt /opt/phasewise/
+COPY constraints.txt stand_in_for_cuda.py /opt/phasewise/
 # Byte code is compiled here because the root file system of a pod is read-only: importing takes twice as long without.
 RUN python3 -m venv /tmp/installer && /tmp/installer/bin/pip install --quiet --no-cache-dir uv==0.13.9 \
     && python3 -m venv --without-pip /opt/venv \
     && /tmp/installer/bin/uv pip install --python /opt/venv/bin/python --no-cache --no-deps --compile-bytecode \
         --requirements /opt/phasewise/constraints.txt \
-    && (cd /opt/venv/lib/python3*/site-packages && grep -v '^#' /opt/phasewise/unneeded.txt | xargs -I{} sh -c 'rm -rf {}') \
+    && python3 /opt/phasewise/stand_in_for_cuda.py /opt/venv/lib/python3*/site-packages \
     && rm -rf /tmp/installer
 
 COPY make_tiny_model.py inspect_model.py /opt/phasewise/

@@ -202,7 +202,7 @@ def archive_identity(path: Path) -> tuple[str, list[str]]:
             assert member is not None
             first = json.load(member)[0]
     except (tarfile.TarError, KeyError) as error:
-        raise ClusterError(f"{path} is not a docker archive: {error}") from error
+        raise ClusterError(f"{path} is not a docker archive, as buildah or docker save write it") from error
     return first["Config"], list(first.get("RepoTags") or [])
 
 

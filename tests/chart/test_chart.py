@@ -119,8 +119,14 @@ def test_values_reach_the_operator(render: Render) -> None:
 
 
 def test_the_lease_is_in_the_operators_own_namespace_under_the_pods_name(render: Render) -> None:
-    fields = {e["name"]: e["valueFrom"]["fieldRef"]["fieldPath"] for e in the_container(render())["env"][:2]}
+    entries = [entry for entry in the_container(render())["env"] if "valueFrom" in entry]
+    fields = {entry["name"]: entry["valueFrom"]["fieldRef"]["fieldPath"] for entry in entries}
     assert fields == {contract.ENV_POD_NAME: "metadata.name", contract.ENV_NAMESPACE: "metadata.namespace"}
+
+
+def test_the_user_has_a_name_because_kopf_asks_for_it(render: Render) -> None:
+    """Its id is in no passwd file: without a name in the environment Kopf fails as soon as it starts to watch."""
+    assert environment(render())["USER"]
 
 
 def test_probes_and_metrics_are_where_the_operator_serves_them(render: Render) -> None:

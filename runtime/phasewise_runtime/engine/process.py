@@ -2,6 +2,8 @@
 
 Only `Reaper` waits for children: the launcher adopts whatever vLLM's processes leave behind, so one place must
 collect all of them and remember how the child that matters ended.
+
+When the launcher itself is killed, the kernel kills its child, and the container's end takes what that one started.
 """
 
 from __future__ import annotations

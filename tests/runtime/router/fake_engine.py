@@ -101,7 +101,8 @@ class FakeEngine:
         if kv.get("do_remote_prefill"):
             self.kv_seen.append(kv["remote_request_id"])
         try:
-            if early := await self._early_fault(request, fault):
+            early = await self._early_fault(request, fault)
+            if early is not None:
                 return early
             if body.get("stream"):
                 return await self._stream(request, body, fault, chat=chat)
@@ -185,6 +186,8 @@ class FakeEngine:
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
+        if not chat and fault in ("role_then_error", "role_then_die"):
+            fault = "error_event" if fault == "role_then_error" else "die_before_first"
         if fault in ("error_event", "error_event_400"):
             await response.write(_error(REFUSED if fault.endswith("400") else ERROR))
             return response

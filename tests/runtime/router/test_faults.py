@@ -85,6 +85,16 @@ async def test_with_every_prefill_pod_failing_decode_works_alone(router: RouterF
     assert all(whole(reply) for reply in replies)
 
 
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+async def test_failures_between_successes_exclude_nobody(router: RouterFactory, role: str) -> None:
+    p, d = FakeEngine("prefill", "p0"), FakeEngine("decode", "d0")
+    (p if role == "prefill" else d).faults.extend(["500", "ok"] * 4)
+    async with router(p, d) as r:
+        assert all(whole(reply) for reply in await many(r, 8))
+        assert r.metric("retries_total", leg=role, reason="status_500") == 4
+        assert r.metric("ejections_total") == 0
+
+
 async def test_a_busy_prefill_pod_is_not_blamed(router: RouterFactory) -> None:
     engines = four()
     engines[0].always = "429"
