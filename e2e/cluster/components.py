@@ -87,6 +87,8 @@ def _controller_manager(settings: Settings) -> list[str]:
         f"--cluster-signing-key-file={settings.pki}/ca.key",
         f"--requestheader-client-ca-file={settings.pki}/front-proxy-ca.crt",
         "--use-service-account-credentials",
+        # There is no other node to move to, and one whose control plane was away is not dead.
+        "--node-monitor-grace-period=10m",
         # The default of 20 delays the first service accounts by five seconds.
         "--kube-api-qps=200",
         "--kube-api-burst=400",

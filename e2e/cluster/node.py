@@ -23,7 +23,7 @@ from e2e.cluster.settings import ClusterError, Settings
 
 REPOSITORY = Path(__file__).parents[2]
 CGROUPS = Path("/sys/fs/cgroup")
-STOP_SECONDS = 15.0
+STOP_SECONDS = 5.0
 
 
 @dataclass(frozen=True)

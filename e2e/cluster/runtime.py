@@ -20,6 +20,8 @@ from e2e.cluster.settings import ClusterError, Settings
 NAMESPACE = "k8s.io"
 CRI_STATE = "io.containerd.grpc.v1.cri"
 START_SECONDS = 20.0
+# One runs beside each living pod, and pods outlive a restart of containerd.
+SHIM = "containerd-shim-runc-v2"
 
 
 def ctr(socket: Path, *arguments: str, stdin: int | None = None) -> subprocess.CompletedProcess[str]:
@@ -41,8 +43,10 @@ def answers(socket: Path) -> bool:
 def ensure_running(settings: Settings, the_node: node.Node, command: Sequence[str]) -> None:
     if answers(settings.containerd_socket):
         return
-    node.end(node.running(the_node).get("containerd", []))
-    remove_leftovers(settings)
+    processes = node.running(the_node)
+    node.end(processes.get("containerd", []))
+    if SHIM not in processes:
+        remove_leftovers(settings)
     if not _starts(settings, the_node, command):
         say("the image store is damaged: emptying it; images are loaded again when they are needed")
         node.end(node.running(the_node).get("containerd", []), at_once=True)

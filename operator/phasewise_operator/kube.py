@@ -9,6 +9,7 @@ Imports kinds only.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -59,7 +60,7 @@ class Kube:
             config.load_incluster_config(client_configuration=configuration)
         except ConfigException:
             try:
-                await config.load_kube_config(client_configuration=configuration)
+                await config.load_kube_config(os.environ.get("KUBECONFIG"), client_configuration=configuration)
             except ConfigException as error:
                 raise KubeError(0, "NoConfig", f"neither a service account nor a kubeconfig: {error}") from error
         return cls(client.ApiClient(configuration))

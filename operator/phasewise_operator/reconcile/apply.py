@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
-from phasewise_operator.kinds import DEPLOYMENT, Manifest, kind_of
+from phasewise_operator.kinds import DEPLOYMENT, ROLE_BINDING, Manifest, kind_of
 from phasewise_operator.kube import Kube, KubeError
 from phasewise_operator.reconcile.observe import owner_uid
 from phasewise_operator.reconcile.plan import Plan
@@ -17,11 +18,19 @@ log = logging.getLogger(__name__)
 
 async def carry_out(kube: Kube, store: Store, plan: Plan, observed: Observed, uid: str) -> list[Failure]:
     """Raises NotLeadingError as soon as a write is not allowed any more; every other failure is returned."""
-    results = await asyncio.gather(*(_write(kube, store, m, observed, uid) for m in plan.write))
-    failures = [f for f in results if f]
+    failures: list[Failure] = []
+    for wave in _waves(plan.write):
+        results = await asyncio.gather(*(_write(kube, store, m, observed, uid) for m in wave))
+        failures += [f for f in results if f]
     if not any(f.kind == DEPLOYMENT.name for f in failures):
         await asyncio.gather(*(_remove(kube, m) for m in plan.remove))
     return failures
+
+
+def _waves(manifests: Sequence[Manifest]) -> list[list[Manifest]]:
+    """What others refer to goes first: a binding is refused before its role is known, a pod waits for its account."""
+    later = (ROLE_BINDING.name, DEPLOYMENT.name)
+    return [[m for m in manifests if (m["kind"] in later) is second] for second in (False, True)]
 
 
 async def _write(kube: Kube, store: Store, intent: Manifest, observed: Observed, uid: str) -> Failure | None:

@@ -1,0 +1,233 @@
+"""Whole passes against a small API that can be made to fail: what is written, and what happens when it cannot be.
+
+The real API server shows the rest, in e2e.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from phasewise_operator.kinds import EVENT, INFERENCE_SERVICE, Kind, Manifest, kind_of
+from phasewise_operator.kube import Kube, KubeError, NotLeadingError
+from phasewise_operator.metrics import Metrics
+from phasewise_operator.queue import WorkQueue
+from phasewise_operator.reconcile.controller import Controller
+from phasewise_operator.render.context import Images
+from phasewise_operator.store import Key, Store
+from phasewise_runtime import contract
+
+KEY: Key = ("default", "chat")
+Ref = tuple[str, str]
+
+
+def fields_of(value: Any) -> Any:
+    return {f"f:{k}": fields_of(v) for k, v in value.items()} if isinstance(value, dict) else {}
+
+
+class Api:
+    """Objects by kind and name; `faults` by kind raise instead of writing."""
+
+    def __init__(self) -> None:
+        self.objects: dict[Ref, Manifest] = {}
+        self.faults: dict[str, Exception] = {}
+        self.writes: list[str] = []
+        self.version = 0
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        return copy.deepcopy(self.objects.get((kind.name, name)))
+
+    async def list(self, kind: Kind, namespace: str | None, **query: str) -> list[Manifest]:
+        return []
+
+    async def apply(self, manifest: Manifest, subresource: str | None = None) -> Manifest:
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        self._write(f"{kind} {name} {subresource or ''}".strip(), "status" if subresource else kind)
+        self.version += 1
+        if subresource:
+            live = self.objects[kind, name]
+            live["status"] = manifest["status"]
+        else:
+            live = copy.deepcopy(manifest)
+            body = {k: v for k, v in manifest.items() if k not in ("apiVersion", "kind")}
+            entry = {"manager": contract.FIELD_MANAGER, "operation": "Apply", "fieldsV1": fields_of(body)}
+            live["metadata"].update(uid=f"uid-{name}", generation=1, managedFields=[entry])
+            self.objects[kind, name] = live
+        live["metadata"]["resourceVersion"] = str(self.version)
+        return copy.deepcopy(live)
+
+    async def create(self, kind: Kind, namespace: str, body: Manifest) -> Manifest:
+        self._write(f"{kind.name} {body['reason']}", kind.name)
+        return body
+
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        self._write(f"delete {kind.name} {name}", kind.name)
+        del self.objects[kind.name, name]
+
+    def _write(self, what: str, kind: str) -> None:
+        if kind in self.faults:
+            raise self.faults[kind]
+        self.writes.append(what)
+
+
+@pytest.fixture
+def api() -> Api:
+    return Api()
+
+
+@pytest.fixture
+def controller(api: Api) -> Controller:
+    images = Images("phasewise/runtime:1", "vllm/vllm-openai:1", "IfNotPresent")
+    return Controller(cast("Kube", api), Store(), WorkQueue[Key](), images, Metrics(), 300)
+
+
+Apply = Callable[..., None]
+
+
+@pytest.fixture
+def user_applies(api: Api, controller: Controller) -> Apply:
+    """The user's apply, and the watch event of it."""
+
+    def put(generation: int = 1, uid: str = "uid-s", **changes: Any) -> None:
+        api.version += 1
+        meta = {"name": "chat", "namespace": "default", "uid": uid, "generation": generation}
+        spec: dict[str, Any] = {"model": {"uri": "hf://o/m"}, "slo": {"ttft": "1s", "itl": "1s"}, "decode": {}}
+        before = api.objects.get(("InferenceService", "chat"), {})
+        api.objects["InferenceService", "chat"] = {
+            "apiVersion": INFERENCE_SERVICE.api_version,
+            "kind": "InferenceService",
+            "metadata": {**meta, "resourceVersion": str(api.version)},
+            "spec": {**spec, **changes},
+            **({"status": before["status"]} if "status" in before else {}),
+        }
+        controller.store.put(INFERENCE_SERVICE, copy.deepcopy(api.objects["InferenceService", "chat"]))
+        controller.queue.add(KEY)
+
+    return put
+
+
+async def one_pass(controller: Controller) -> bool:
+    key = await controller.queue.get()
+    return await controller.reconcile(key)
+
+
+def condition(api: Api, kind: str) -> tuple[str, str]:
+    found = {c["type"]: c for c in api.objects["InferenceService", "chat"]["status"]["conditions"]}
+    return found[kind]["status"], found[kind]["reason"]
+
+
+async def test_a_second_pass_over_the_same_writes_nothing(
+    api: Api, controller: Controller, user_applies: Apply
+) -> None:
+    user_applies()
+    assert await one_pass(controller)
+    assert any(w.startswith("Deployment chat-decode-") for w in api.writes)
+    assert "InferenceService chat status" in api.writes
+    api.writes.clear()
+    controller.queue.add(KEY)
+    assert await one_pass(controller)
+    assert api.writes == []
+
+
+async def test_a_child_that_fails_is_tried_again_and_does_not_hold_up_the_others(
+    api: Api, controller: Controller, user_applies: Apply
+) -> None:
+    api.faults["Service"] = KubeError(500, "InternalError", "etcd is slow")
+    user_applies()
+    assert not await one_pass(controller)
+    assert ("ServiceAccount", "chat-router") in api.objects
+    del api.faults["Service"]
+    assert await one_pass(controller), "the key came back by itself"
+    assert ("Service", "chat") in api.objects
+
+
+async def test_a_refused_child_stalls_with_the_servers_words(
+    api: Api, controller: Controller, user_applies: Apply
+) -> None:
+    api.faults["Deployment"] = KubeError(422, "Invalid", "spec.template: bad toleration")
+    user_applies()
+    await one_pass(controller)
+    assert condition(api, "Stalled") == ("True", "ApplyRefused")
+
+
+async def test_nothing_is_deleted_while_a_deployment_cannot_be_written(
+    api: Api, controller: Controller, user_applies: Apply
+) -> None:
+    user_applies(prefill={})
+    await one_pass(controller)
+    api.faults["Deployment"] = KubeError(500, "InternalError", "")
+    user_applies(generation=2, engine={"image": "other:2"})
+    await one_pass(controller)
+    assert not any(w.startswith("delete") for w in api.writes)
+
+
+async def test_somebody_elses_object_is_left_alone(api: Api, controller: Controller, user_applies: Apply) -> None:
+    theirs = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "chat", "namespace": "default"}, "spec": 1}
+    api.objects["Service", "chat"] = copy.deepcopy(theirs)
+    user_applies()
+    await one_pass(controller)
+    assert api.objects["Service", "chat"] == theirs
+    assert condition(api, "Stalled") == ("True", "NameConflict")
+
+
+async def test_a_lost_lease_ends_the_pass_at_once(api: Api, controller: Controller, user_applies: Apply) -> None:
+    api.faults = {k: NotLeadingError("x") for k in ("ServiceAccount", "Role", "Service", "PodDisruptionBudget")}
+    user_applies()
+    with pytest.raises(NotLeadingError):
+        await one_pass(controller)
+    assert not any(w.startswith("Deployment") for w in api.writes)
+
+
+async def test_a_service_that_changed_meanwhile_is_planned_anew_before_anything_is_written(
+    api: Api, controller: Controller, user_applies: Apply
+) -> None:
+    user_applies()
+    api.objects["InferenceService", "chat"]["metadata"].update(generation=2, resourceVersion="99")
+    api.objects["InferenceService", "chat"]["spec"]["router"] = {"replicas": 7}
+    assert await one_pass(controller)
+    assert api.writes == []
+    await one_pass(controller)
+    assert api.objects["Deployment", "chat-router"]["spec"]["replicas"] == 7
+
+
+async def test_a_deleted_service_is_left_to_the_garbage_collector(
+    api: Api, controller: Controller, user_applies: Apply
+) -> None:
+    user_applies()
+    del api.objects["InferenceService", "chat"]
+    await one_pass(controller)
+    assert await one_pass(controller)
+    assert api.writes == []
+
+
+async def test_paused_means_that_nothing_is_changed(api: Api, controller: Controller, user_applies: Apply) -> None:
+    user_applies(paused=True)
+    await one_pass(controller)
+    assert {w.split()[0] for w in api.writes} == {"InferenceService", "Event"}
+    assert condition(api, "Reconciling") == ("False", "Paused")
+
+
+async def test_a_spec_that_cannot_be_read_is_said_and_what_runs_is_left(
+    api: Api, controller: Controller, user_applies: Apply
+) -> None:
+    user_applies()
+    await one_pass(controller)
+    running = {ref for ref in api.objects if ref[0] == "Deployment"}
+    bad = {"spec": {"containers": [{"name": "engine", "command": ["sh"]}]}}
+    user_applies(generation=2, decode={"template": bad})
+    await one_pass(controller)
+    assert condition(api, "Stalled") == ("True", "InvalidSpec")
+    assert {ref for ref in api.objects if ref[0] == "Deployment"} == running
+    user_applies(generation=3)
+    await one_pass(controller)
+    assert condition(api, "Stalled")[0] == "False"
+
+
+async def test_an_event_that_is_refused_loses_nothing(api: Api, controller: Controller, user_applies: Apply) -> None:
+    api.faults[EVENT.name] = KubeError(403, "Forbidden", "")
+    user_applies()
+    assert await one_pass(controller)
+    assert kind_of(api.objects["Deployment", "chat-router"]).name == "Deployment"
