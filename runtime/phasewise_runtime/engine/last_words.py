@@ -14,7 +14,10 @@ LIMIT_BYTES: Final = 4096
 _SECRETS: Final = re.compile(
     r"hf_\w{8,}|(?i:bearer)\s+\S+|((?i:token|api[-_]?key|password|secret)['\"]?\s*[=:]\s*)[^\s,)]+"
 )
-_TELLING: Final = re.compile(r"\b(ERROR|CRITICAL|FATAL|Killed)\b|\b\w*(Error|Exception)\b|Segmentation fault|!!!!!!!")
+_TELLING: Final = re.compile(
+    r"^(?!.*\b(?:DEBUG|INFO|WARNING)\b)"
+    r".*(\b(ERROR|CRITICAL|FATAL|Killed)\b|\b\w*(Error|Exception)\b|Segmentation fault|!!!!!!!)"
+)
 _KEPT_LINES: Final = 20
 
 

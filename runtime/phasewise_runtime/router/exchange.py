@@ -71,6 +71,7 @@ class Exchange:
         self.head = b""
         """The first bytes of the stream."""
         self._tried: Counter[str] = Counter()
+        self._stale: set[str] = set()
         self._decode_failures = 0
         self._legs = 0
         self._attempt = contextlib.ExitStack()
@@ -123,6 +124,10 @@ class Exchange:
 
     def _note(self, failure: LegError) -> EngineAnswer | None:
         """Remember a failure; returns or raises the last word where there is to be no other try."""
+        if failure.reason == STALE:
+            # Once is an idle connection's end; twice, and the pod itself may be gone.
+            failure.blame = failure.pod.uid in self._stale
+            self._stale.add(failure.pod.uid)
         self.blame(failure)
         leg = failure.pod.role
         extra = {

@@ -62,15 +62,7 @@ class Legs:
             sock_connect=self._settings.connect_seconds,
         )
         with self._fleet.leg(pod):
-            for last in (False, True):
-                try:
-                    response = await self._send(pod, path, headers, body, timeout)
-                except LegError as e:
-                    if e.reason != STALE or last:
-                        raise
-                else:
-                    return await read_whole(response, pod)
-        raise AssertionError("unreachable")
+            return await read_whole(await self._send(pod, path, headers, body, timeout), pod)
 
     async def decode(
         self, pod: Pod, path: str, headers: Headers, body: bytes, *, deadline: float, streamed: bool

@@ -8,7 +8,7 @@ from phasewise_runtime.engine.last_words import LIMIT_BYTES, compose, redact, wr
 
 
 def test_the_reason_comes_first_and_then_the_errors() -> None:
-    lines = ["INFO starting", "ERROR out of memory", "INFO closing", "ValueError: no room"]
+    lines = ["INFO starting", "ERROR out of memory", "INFO closing", "WARNING may give OSError", "ValueError: no room"]
     assert compose("the engine ended", lines).splitlines() == [
         "the engine ended",
         "ERROR out of memory",

@@ -156,6 +156,10 @@ class Launcher:
         file = self.control / name
         return file.read_text() if file.exists() else None
 
+    def wait_until_scraped(self, times: int) -> None:
+        seen = len(self.read("pages") or "")
+        eventually(lambda: len(self.read("pages") or "") >= seen + times)
+
     @property
     def last_words(self) -> str:
         return (self.folder / "last-words").read_text()
@@ -211,8 +215,7 @@ def test_term_waits_until_the_last_request_ended_and_the_last_block_was_pulled(l
     assert launcher.status("/readyz") == 503
     for load in ("1 0 0", "0 1 0", "0 0 0.01"):
         launcher.switch("load", load)
-        seen = len(launcher.read("pages") or "")
-        eventually(lambda: len(launcher.read("pages") or "") >= seen + 4)
+        launcher.wait_until_scraped(3)
         assert launcher.read("termed") is None
     launcher.switch("load", "0 0 0")
     assert launcher.ended() == 0

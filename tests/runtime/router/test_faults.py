@@ -293,7 +293,23 @@ async def test_an_idle_connection_that_the_engine_closed_fails_nothing_and_blame
         assert r.metric("ejections_total") == 0
         assert r.metric("decode_alone_total") == 0
         assert r.metric("retries_total", leg="decode", reason="stale_connection") == 1
+        assert r.metric("retries_total", leg="prefill", reason="stale_connection") == 1
     assert once((p, d))
+
+
+async def test_a_pod_whose_connections_all_break_is_not_asked_for_ever(router: RouterFactory) -> None:
+    engines = four()
+    async with router(*engines) as r:
+        for e in engines:
+            e.first_gate.clear()
+        tasks = [asyncio.create_task(r.chat()) for _ in range(20)]
+        for e in engines[:2]:
+            await until(lambda e=e: len(e.requests) == 10)
+        for e in engines:
+            e.first_gate.set()
+        assert all([whole(await t) for t in tasks])  # so there are many idle connections to each pod
+        engines[0].always = engines[2].always = "drop"
+        assert all(whole(reply) for reply in await many(r, 8))
 
 
 # --- coming back ---------------------------------------------------------------------------------------------

@@ -1,0 +1,51 @@
+"""The fleet's book-keeping: trials one at a time, pods that come back, gauges that go with their pods."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from phasewise_runtime.router.fleet import Fleet
+from phasewise_runtime.router.metrics import Metrics
+from phasewise_runtime.router.pods import Pod
+
+POD = Pod("u0", "d0", "decode", "10.0.0.1", "fp", ready=True)
+
+
+def fleet_with_an_excluded_pod() -> tuple[Fleet, Metrics]:
+    metrics = Metrics()
+    fleet = Fleet(metrics, lambda: 100.0)
+    fleet.replace_all([POD])
+    fleet.report_failure(POD, "connect", hard=True)
+    assert not fleet.can_serve()
+    return fleet, metrics
+
+
+async def test_a_pod_on_trial_takes_one_request_at_a_time() -> None:
+    fleet, _ = fleet_with_an_excluded_pod()
+    fleet.report_probe(POD, ok=True)
+    with fleet.reserve(POD):
+        assert not fleet.can_serve()
+    assert fleet.can_serve(), "the trial ended without a verdict: the next request is one"
+    with fleet.reserve(POD):
+        fleet.report_success(POD)
+        assert fleet.can_serve()
+
+
+async def test_a_pod_that_becomes_ready_again_need_not_wait_for_a_probe() -> None:
+    fleet, _ = fleet_with_an_excluded_pod()
+    fleet.put(replace(POD, ready=False))
+    fleet.put(POD)
+    assert fleet.can_serve()
+
+
+async def test_the_gauge_of_a_pod_goes_when_its_last_leg_ends() -> None:
+    metrics = Metrics()
+    fleet = Fleet(metrics, lambda: 0.0)
+    fleet.replace_all([POD])
+    labels = {"role": "decode", "pod": "d0"}
+    with fleet.reserve(POD), fleet.leg(POD):
+        fleet.remove(POD.uid)
+        assert metrics.registry.get_sample_value("phasewise_router_pod_inflight", labels) == 1
+    assert metrics.registry.get_sample_value("phasewise_router_pod_inflight", labels) is None
+    fleet.report_failure(POD, "late", hard=True)  # of a pod that is no longer known: nothing happens
+    assert fleet.candidates("decode") == []
