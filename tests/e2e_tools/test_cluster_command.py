@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from e2e.cluster.api import condition
 from e2e.cluster.current import CurrentCluster
 from e2e.cluster.interface import Target, parse_target
 from e2e.cluster.local import LocalCluster, service_ports
+from e2e.cluster.progress import wait_for
 from e2e.cluster.settings import ClusterError, settings_from
 
 FAKE_KUBECTL = """#!/bin/sh
@@ -111,6 +115,9 @@ def test_a_service_of_the_users_own_cluster_is_forwarded_until_it_is_not(environ
     before = record.read_text()
     assert cluster.expose("default/chat:80") == "http://127.0.0.1:4567"
     assert record.read_text() == before
+    os.kill(json.loads(before)["pid"], signal.SIGKILL)
+    wait_for(lambda: cluster.expose("default/chat:80") and record.read_text() != before, 10, "not begun anew")
+    assert cluster.expose("default/chat:80") == "http://127.0.0.1:4567"
     cluster.unexpose("default/chat:80")
     assert not record.exists()
     cluster.down()
