@@ -53,7 +53,7 @@ def test_a_missing_model_stalls_and_heals(namespace: str) -> None:
     manifest = aggregated("modelless", namespace)
     manifest["spec"]["model"]["uri"] = "file:///opt/models/nowhere"
     kube.apply(yaml.safe_dump(manifest), namespace)
-    message = kube.wait_for("Stalled", stalled("modelless", namespace, "ModelNotFound"), SECONDS)
+    message = kube.wait_for("Stalled", stalled("modelless", namespace, "ModelUnavailable"), SECONDS)
     assert "/opt/models/nowhere" in message
     manifest["spec"]["model"]["uri"] = "file:///opt/models/tiny"
     kube.apply(yaml.safe_dump(manifest), namespace)

@@ -66,11 +66,26 @@ SECRETS_DIR: Final = "/var/run/secrets/phasewise"
 """Where secrets are mounted as files, one folder a secret; never in the environment or in arguments."""
 TERMINATION_LOG: Final = "/dev/termination-log"
 
+# --- how the launcher ends: its exit code says what kind of trouble it was ---------------------------------
+EXIT_OK: Final = 0
+EXIT_ENGINE: Final = 70
+"""The engine ended by itself."""
+EXIT_CUT_SHORT: Final = 71
+"""Stopped with work in hand: the time to drain was over, or a second TERM came."""
+EXIT_STARTUP: Final = 75
+"""The engine did not serve within the time to start."""
+EXIT_CONFIG: Final = 78
+"""The InferenceService must be changed: another start would end the same way."""
+
 ENV_ENGINE_CONFIG: Final = "PHASEWISE_ENGINE"
 """JSON of phasewise_runtime.engine.config.EngineConfig."""
 ENV_POD_IP: Final = "POD_IP"
 ENV_POD_NAME: Final = "POD_NAME"
 ENV_NAMESPACE: Final = "POD_NAMESPACE"
+
+# --- metrics that one side exports and the other reads ------------------------------------------------------
+METRIC_KV_HANDOVER: Final = "phasewise_router_kv_handover"
+"""Router, by prefill pod: 1 where the last hand-over led to a first token, 0 where prefill gave no KV parameters."""
 
 # --- headers -----------------------------------------------------------------------------------------------
 HEADER_REQUEST_ID: Final = "X-Request-Id"

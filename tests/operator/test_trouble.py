@@ -20,8 +20,8 @@ def waiting(reason: str, message: str = "") -> dict[str, Any]:
     return {"containerStatuses": [{"state": {"waiting": {"reason": reason, "message": message}}}]}
 
 
-def ended(message: str, restarts: int, code: int = 1) -> dict[str, Any]:
-    terminated = {"exitCode": code, "message": message}
+def ended(message: str, restarts: int, code: int = 1, reason: str = "Error") -> dict[str, Any]:
+    terminated = {"exitCode": code, "message": message, "reason": reason}
     state = {"waiting": {"reason": "CrashLoopBackOff"}}
     return {"containerStatuses": [{"state": state, "lastState": {"terminated": terminated}, "restartCount": restarts}]}
 
@@ -43,9 +43,13 @@ CASES: list[tuple[dict[str, Any], str, str | None, bool, str]] = [
     (waiting("ContainerCreating"), "claim is lost", "VolumeNotMounted", True, "claim is lost"),
     (waiting("ImagePullBackOff", "no such tag"), "", "ImageUnavailable", True, "no such tag"),
     (waiting("CreateContainerConfigError", "bad user"), "", "InvalidPod", True, "bad user"),
-    (ended("ModelNotFound: no config.json", 1), "", "ModelNotFound", True, "no config.json"),
-    (ended("ModelNotFound: no config.json", 0), "", "ModelNotFound", False, "no config.json"),
-    (ended("Traceback ...", 3), "", "ContainerFailed", True, "Traceback"),
+    (ended("spec.model.uri x: no folder", 0, 78), "", "ModelUnavailable", True, "no folder"),
+    (ended("spec.engine.image has no NIXL", 0, 78), "", "InvalidEngine", True, "NIXL"),
+    (ended("the engine was killed", 0, 70), "", "EngineFailed", False, "killed"),
+    (ended("the engine was killed", 2, 70), "", "EngineFailed", True, "killed"),
+    (ended("no answer in 3600 s", 1, 75), "", "EngineNotServing", True, "3600"),
+    (ended("", 1, 137, "OOMKilled"), "", "OutOfMemory", True, "limits.memory"),
+    (ended("", 3), "", "ContainerFailed", True, "exit code 1"),
     (ended("done", 1, code=0), "", None, False, ""),
 ]
 

@@ -19,6 +19,7 @@ from phasewise_operator.metrics import Metrics
 from phasewise_operator.queue import WorkQueue
 from phasewise_operator.reconcile import report
 from phasewise_operator.reconcile.apply import carry_out
+from phasewise_operator.reconcile.evidence import EvidenceReader
 from phasewise_operator.reconcile.observe import observe
 from phasewise_operator.reconcile.plan import Plan, make_plan
 from phasewise_operator.reconcile.report import Verdict
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 PENDING_SECONDS = 10.0
 """A service that is not settled is looked at again so soon: what Events alone show triggers nothing."""
 REFUSED_SECONDS = 30.0
+EVIDENCE_SECONDS = 30.0
+"""How often the routers of a settled service are asked how KV transfer went."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class Controller:
     images: Images
     metrics: Metrics
     resync_seconds: float
+    evidence: EvidenceReader
 
     async def work(self) -> None:
         """One worker, until it is cancelled or may not write any more."""
@@ -71,7 +75,7 @@ class Controller:
             return True
         try:
             ctx = _context(live, self.images)
-            observed = await observe(self.store, self.kube, key, ctx.uid)
+            observed = await observe(self.store, self.kube, self.evidence, key, ctx.uid)
             plan = make_plan(ctx, observed)
         except (RenderError, ValidationError) as error:
             await self._write_conditions(live, report.refused("InvalidSpec", _readable(error)))
@@ -86,9 +90,9 @@ class Controller:
             failures = await carry_out(self.kube, self.store, plan, observed, ctx.uid)
         verdicts = report.report(ctx, plan, observed, failures)
         await self._write_status(ctx, live, plan, observed, verdicts)
-        return self._come_back(key, verdicts, failures)
+        return self._come_back(ctx, key, verdicts, failures)
 
-    def _come_back(self, key: Key, verdicts: Sequence[Verdict], failures: Sequence[Failure]) -> bool:
+    def _come_back(self, ctx: Context, key: Key, verdicts: Sequence[Verdict], failures: Sequence[Failure]) -> bool:
         if failures:
             first = failures[0]
             text = "%s/%s: %d children could not be written; the first: %s %s: %s"
@@ -99,7 +103,8 @@ class Controller:
         self.queue.done(key)
         ready = next(v for v in verdicts if v.type == "Ready")
         settled = ready.status is report.ConditionStatus.TRUE
-        pause = REFUSED_SECONDS if failures else self.resync_seconds if settled else PENDING_SECONDS
+        steady = min(EVIDENCE_SECONDS, self.resync_seconds) if ctx.disaggregated else self.resync_seconds
+        pause = REFUSED_SECONDS if failures else steady if settled else PENDING_SECONDS
         self.queue.add_after(key, pause)
         return not failures
 

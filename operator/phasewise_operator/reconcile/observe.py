@@ -1,4 +1,4 @@
-"""What is there: the store's view of one service, and the one thing that no watch shows. I/O.
+"""What is there: the store's view of one service, and what no watch shows. I/O.
 
 Pods whose containers do not start for a missing secret or volume say so only in Events, so those are read, and only for
 pods that have been waiting to be created.
@@ -12,24 +12,30 @@ from typing import Final
 
 from phasewise_operator.kinds import EVENT, POD, Manifest
 from phasewise_operator.kube import Kube, KubeError
+from phasewise_operator.reconcile.evidence import EvidenceReader
 from phasewise_operator.reconcile.state import Observed, PodView
 from phasewise_operator.store import Key, Store
+from phasewise_runtime import contract
 
 log = logging.getLogger(__name__)
 _CREATING: Final = ("ContainerCreating", "PodInitializing")
 _MOUNT: Final = re.compile(r"FailedMount|FailedAttachVolume")
 
 
-async def observe(store: Store, kube: Kube, key: Key, uid: str) -> Observed:
-    """Children that the service with `uid` owns, and all pods of that name."""
+async def observe(store: Store, kube: Kube, evidence: EvidenceReader, key: Key, uid: str) -> Observed:
+    """Children that the service with `uid` owns, all pods of that name, and what the routers say of KV transfer."""
     children: dict[tuple[str, str], Manifest] = {}
     pods: list[PodView] = []
+    routers: list[str] = []
     for live in store.children(key):
         if live["kind"] == POD.name:
-            pods.append(PodView.of(live, await _mount_error(kube, live)))
+            pod = PodView.of(live, await _mount_error(kube, live))
+            pods.append(pod)
+            if pod.role == contract.ROUTER and pod.ready and not pod.deleting:
+                routers.append(live["status"].get("podIP", ""))
         elif owner_uid(live) == uid:
             children[live["kind"], live["metadata"]["name"]] = live
-    return Observed(children, tuple(pods))
+    return Observed(children, tuple(pods), await evidence.read([a for a in routers if a]))
 
 
 def owner_uid(live: Manifest) -> str | None:

@@ -6,7 +6,9 @@
 | PrefillReady, | at least as many ready pods as wanted   | fewer; the reason is the pods'  | Prefill: absent where |
 | DecodeReady,  |                                         |                                 | there is no such pool |
 | RouterReady   |                                         |                                 |                       |
-| Ready         | all the above                           | the first that is not, its word |                       |
+| KVTransfer-    | the last hand-over of every prefill pod | prefill gave no KV parameters,  | Unknown: no request   |
+| Ready         | that had one led to a first token       | or the fingerprints differ      | yet; absent: no P/D   |
+| Ready         | none of the above is False, all pools   | the first that is, its word     |                       |
 | Reconciling   | the newest spec is not everywhere yet   | it is, or nothing moves         |                       |
 | Stalled       | nothing changes until somebody acts     | otherwise                       |                       |
 """
@@ -68,10 +70,12 @@ def report(ctx: Context, plan: Plan, observed: Observed, failures: Sequence[Fail
     model = _model_verdict(ctx, views)
     stalled = _stalled(views, failures)
     settled = not plan.rollout.reason and all(v.current >= v.desired for v in views) and not failures
+    kv = [_kv_verdict(plan, observed)] if ctx.disaggregated else []
     return [
-        _ready([model, *roles], stalled),
+        _ready([*roles, *kv], stalled),
         model,
         *roles,
+        *kv,
         _reconciling(ctx, plan, settled, stalled, views),
         stalled,
     ]
@@ -205,6 +209,23 @@ def _model_verdict(ctx: Context, views: Sequence[RoleView]) -> Verdict:
     return Verdict("ModelReady", ConditionStatus.UNKNOWN, "Loading", f"no engine has loaded {ctx.spec.model.uri} yet")
 
 
+def _kv_verdict(plan: Plan, observed: Observed) -> Verdict:
+    title = "KVTransferReady"
+    if len({e.fingerprint for e in plan.engines}) > 1:
+        text = (
+            "prefill and decode cannot read each other's KV cache: make image and environment equal in both templates"
+        )
+        return Verdict(title, ConditionStatus.FALSE, "FingerprintsDiffer", text)
+    names = {p.name for p in observed.pods if p.role == contract.PREFILL and not p.deleting}
+    failed, good = sorted(observed.kv.failed & names), observed.kv.good & names
+    if failed:
+        text = f"{failed[0]} answers without KV parameters, so that decode computes its prompts again: see its log"
+        return Verdict(title, ConditionStatus.FALSE, "KVParametersMissing", text)
+    if good:
+        return Verdict(title, ConditionStatus.TRUE, "Transferred", "the last hand-over of every prefill pod worked")
+    return Verdict(title, ConditionStatus.UNKNOWN, "NoTraffic", "no request has gone through both pools yet")
+
+
 def _stalled(views: Sequence[RoleView], failures: Sequence[Failure]) -> Verdict:
     refusal = next((f for f in failures if f.refused or f.reason == "NameConflict"), None)
     if refusal:
@@ -230,7 +251,7 @@ def _reconciling(ctx: Context, plan: Plan, settled: bool, stalled: Verdict, view
 
 def _ready(parts: Sequence[Verdict], stalled: Verdict) -> Verdict:
     """The sub-condition's own reason goes up, so that one look tells why."""
-    missing = [p for p in parts if p.type != "ModelReady" and p.status is not ConditionStatus.TRUE]
+    missing = [p for p in parts if p.status is ConditionStatus.FALSE]
     if not missing:
         return Verdict("Ready", ConditionStatus.TRUE, "Serving", "all pools and the router are ready")
     if stalled.status is ConditionStatus.TRUE:

@@ -50,6 +50,17 @@ class Workload:
 
 
 @dataclass(frozen=True)
+class Ended:
+    """A container's failure."""
+
+    code: int
+    reason: str
+    """The kubelet's word, such as Error or OOMKilled."""
+    message: str
+    """The container's own last words."""
+
+
+@dataclass(frozen=True)
 class PodView:
     """What a pod says of itself, as far as a user's question "why not ready" needs it."""
 
@@ -62,8 +73,8 @@ class PodView:
     """The scheduler's message."""
     waiting_reason: str = ""
     waiting_message: str = ""
-    last_words: str = ""
-    """Termination message of the container that ended last."""
+    ended: Ended | None = None
+    """How the container that failed last ended."""
     restarts: int = 0
     mount_error: str = ""
     """From the pod's Events: a volume that cannot be mounted shows nowhere in its status."""
@@ -84,10 +95,18 @@ class PodView:
             unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
             waiting_reason=waiting.get("reason", ""),
             waiting_message=waiting.get("message", ""),
-            last_words=_last_words(status),
+            ended=_ended(status),
             restarts=sum(c.get("restartCount", 0) for c in status.get("containerStatuses", [])),
             mount_error=mount_error,
         )
+
+
+@dataclass(frozen=True)
+class KvEvidence:
+    """Prefill pods by how their last KV hand-over went; a pod in neither set has had none."""
+
+    good: frozenset[str] = frozenset()
+    failed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -97,6 +116,7 @@ class Observed:
     children: Mapping[tuple[str, str], Manifest] = field(default_factory=dict[tuple[str, str], Manifest])
     """By kind and name."""
     pods: tuple[PodView, ...] = ()
+    kv: KvEvidence = KvEvidence()
 
     def child(self, kind: Kind, name: str) -> Manifest | None:
         return self.children.get((kind.name, name))
@@ -130,10 +150,10 @@ def _waiting(status: Mapping[str, Any]) -> Mapping[str, str]:
     return next((s for s in told if s.get("reason") != "PodInitializing"), told[0] if told else {})
 
 
-def _last_words(status: Mapping[str, Any]) -> str:
+def _ended(status: Mapping[str, Any]) -> Ended | None:
     for container in _container_statuses(status):
         for state in (container.get("state", {}), container.get("lastState", {})):
-            ended = state.get("terminated")
-            if ended and ended.get("exitCode") != 0 and ended.get("message"):
-                return str(ended["message"]).strip()
-    return ""
+            end = state.get("terminated")
+            if end and end.get("exitCode") != 0:
+                return Ended(end.get("exitCode", 0), end.get("reason", ""), str(end.get("message", "")).strip())
+    return None

@@ -1,12 +1,14 @@
 """Why pods are not ready, in a user's words: an ordered chain of checks, of which the first that applies speaks. Pure.
 
-| what the pod shows                           | reason            | stalls |
-|----------------------------------------------|-------------------|--------|
-| scheduler found no node                      | Unschedulable     | no: a node may come |
-| a secret or volume is missing (from Events)  | SecretNotFound, VolumeNotMounted | yes |
-| the image cannot be had                      | ImageUnavailable  | yes    |
-| the container cannot be made                 | InvalidPod        | yes    |
-| it ended with last words "Reason: message"   | that reason       | yes, after the second time |
+| what the pod shows                           | reason                           | stalls                    |
+|----------------------------------------------|----------------------------------|---------------------------|
+| the scheduler found no node                  | Unschedulable                    | no: a node may come       |
+| a secret or volume is missing (from Events)  | SecretNotFound, VolumeNotMounted | yes                       |
+| the image cannot be had                      | ImageUnavailable                 | yes                       |
+| the container cannot be made                 | InvalidPod                       | yes                       |
+| it was killed for memory                     | OutOfMemory                      | from the second time on   |
+| the launcher says: change the InferenceService| ModelUnavailable, InvalidEngine | yes                       |
+| the engine failed, or does not come up       | EngineFailed, EngineNotServing   | from the second time on   |
 """
 
 from __future__ import annotations
@@ -16,12 +18,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from phasewise_operator.reconcile.state import PodView
+from phasewise_operator.reconcile.state import Ended, PodView
+from phasewise_runtime import contract
 
 _IMAGE: Final = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
 _CONFIG: Final = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 _SECRET: Final = re.compile(r'secret "([^"]+)" not found')
-_LAST_WORDS: Final = re.compile(r"^([A-Z][A-Za-z]{2,60}): (.+)$", re.DOTALL)
+_EXITS: Final = {contract.EXIT_ENGINE: "EngineFailed", contract.EXIT_STARTUP: "EngineNotServing"}
 _LONGEST: Final = 1000
 
 
@@ -51,8 +54,8 @@ def _of(pod: PodView) -> Trouble | None:
         )
     if pod.waiting_reason in _CONFIG:
         return Trouble("InvalidPod", f"pod {pod.name}: {pod.waiting_message or pod.waiting_reason}", stalls=True)
-    if pod.last_words:
-        return _ended(pod)
+    if pod.ended:
+        return _failure(pod, pod.ended)
     return None
 
 
@@ -64,7 +67,13 @@ def _mount(pod: PodView) -> Trouble:
     return Trouble("VolumeNotMounted", f"pod {pod.name}: {pod.mount_error}", stalls=True)
 
 
-def _ended(pod: PodView) -> Trouble:
-    said = _LAST_WORDS.match(pod.last_words)
-    reason, text = (said[1], said[2]) if said else ("ContainerFailed", pod.last_words)
-    return Trouble(reason, f"pod {pod.name}: {text[-_LONGEST:].strip()}", stalls=pod.restarts > 0)
+def _failure(pod: PodView, ended: Ended) -> Trouble:
+    again = pod.restarts > 0
+    if ended.reason == "OOMKilled":
+        hint = "raise resources.limits.memory, or lower the engine's KV cache in spec.engine.args"
+        return Trouble("OutOfMemory", f"pod {pod.name} was killed for want of memory: {hint}", again)
+    text = f"pod {pod.name}: {ended.message[:_LONGEST] or f'exit code {ended.code}, without a word'}"
+    if ended.code == contract.EXIT_CONFIG:
+        about_model = "spec.model" in ended.message.partition("\n")[0]
+        return Trouble("ModelUnavailable" if about_model else "InvalidEngine", text, stalls=True)
+    return Trouble(_EXITS.get(ended.code, "ContainerFailed"), text, again)

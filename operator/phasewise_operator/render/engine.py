@@ -15,14 +15,13 @@ from phasewise_operator.render.context import Context, RenderError, gpus_per_rep
 from phasewise_operator.render.merge import merge_template
 from phasewise_operator.render.stamp import common_labels, digest, stamp
 from phasewise_runtime import contract
-from phasewise_runtime.engine.config import EngineConfig
+from phasewise_runtime.engine.arguments import check_user_arguments
+from phasewise_runtime.engine.command import termination_grace_seconds
+from phasewise_runtime.engine.config import ConfigError, EngineConfig
+from phasewise_runtime.model.uri import ModelLocation, ModelUriError, model_location
 
 CONTAINER: Final = "engine"
 STARTUP_SECONDS: Final = 3600
-SETTLE_SECONDS: Final = 2
-KV_LEASE_SECONDS: Final = 30
-EXIT_MARGIN_SECONDS: Final = 30
-"""For vLLM's own shutdown after the last stream."""
 KV_ARGS: Final = (
     "block-size",
     "disable-hybrid-kv-cache-manager",
@@ -85,6 +84,12 @@ def engine_deployment(ctx: Context, engine: EngineTemplate, replicas: int) -> Ma
 
 
 def engine_config(ctx: Context, role: str, pool: Pool) -> EngineConfig:
+    """Raises RenderError for engine arguments that only the launcher's own rules can judge."""
+    peers = [p.parallelism.tensor for other, p in ctx.pools.items() if other != role]
+    try:
+        args = check_user_arguments(ctx.spec.engine.args)
+    except ConfigError as error:
+        raise RenderError(f"spec.engine.args: {error}") from None
     return EngineConfig(
         service=ctx.name,
         role=cast("Any", role),
@@ -94,19 +99,13 @@ def engine_config(ctx: Context, role: str, pool: Pool) -> EngineConfig:
         device="gpu" if pool.accelerator else "cpu",
         tensor=pool.parallelism.tensor,
         pipeline=pool.parallelism.pipeline,
-        args=dict(ctx.spec.engine.args),
+        peer_tensor=peers[0] if peers else None,
+        args=args,
         max_generation_seconds=ctx.spec.max_generation_seconds,
         itl_target_ms=None if ctx.disaggregated else ctx.spec.slo.itl.seconds * 1000,
-        kv_lease_seconds=KV_LEASE_SECONDS,
-        settle_seconds=SETTLE_SECONDS,
         startup_seconds=STARTUP_SECONDS,
         secrets_dir=pods.secret_dir("model") if ctx.spec.model.secret_ref else None,
     )
-
-
-def grace_seconds(ctx: Context) -> int:
-    """Covers settling, the longest allowed generation, KV that waits to be pulled, and the engine's own exit."""
-    return SETTLE_SECONDS + ctx.spec.max_generation_seconds + KV_LEASE_SECONDS + EXIT_MARGIN_SECONDS
 
 
 def label_value(text: str) -> str:
@@ -122,7 +121,7 @@ def _pod_spec(ctx: Context, role: str, pool: Pool, config: EngineConfig) -> dict
         "serviceAccountName": ctx.child_name("engine"),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": grace_seconds(ctx),
+        "terminationGracePeriodSeconds": termination_grace_seconds(config),
         "securityContext": pods.POD_SECURITY,
         **pods.pull_secrets(ctx),
         **placement,
@@ -200,35 +199,38 @@ def _volumes(ctx: Context) -> list[dict[str, Any]]:
         pods.empty_dir("scratch"),
         pods.empty_dir("tmp"),
         pods.empty_dir("shm", medium="Memory"),
-        _model_volume(ctx),
     ]
+    location = _model_location(ctx)
+    if location.claim:
+        claim = {"claimName": location.claim, "readOnly": True}
+        volumes.append({"name": "models", "persistentVolumeClaim": claim})
+    elif location.mount:
+        volumes.append(pods.empty_dir("models"))
     if ctx.spec.model.secret_ref:
         volumes.append(pods.secret_volume("model-secret", ctx.spec.model.secret_ref))
     return volumes
 
 
 def _mounts(ctx: Context) -> list[dict[str, Any]]:
-    from_claim = ctx.spec.model.uri.startswith("pvc://")
     mounts = [
         pods.mount("launcher", contract.LAUNCHER_DIR, read_only=True),
         pods.mount("scratch", contract.SCRATCH_DIR),
         pods.mount("tmp", "/tmp"),  # noqa: S108 - the engine's libraries expect it; it is the pod's own emptyDir
         pods.mount("shm", "/dev/shm"),  # noqa: S108
-        pods.mount("models", contract.MODEL_CACHE_DIR, read_only=from_claim),
     ]
+    location = _model_location(ctx)
+    if location.mount:
+        mounts.append(pods.mount("models", location.mount, read_only=location.claim is not None))
     if ctx.spec.model.secret_ref:
         mounts.append(pods.mount("model-secret", pods.secret_dir("model"), read_only=True))
     return mounts
 
 
-def _model_volume(ctx: Context) -> dict[str, Any]:
-    uri = ctx.spec.model.uri
-    if not uri.startswith("pvc://"):
-        return pods.empty_dir("models")
-    claim = uri.removeprefix("pvc://").partition("/")[0]
-    if not claim:
-        raise RenderError(f"spec.model.uri is {uri!r}: write pvc://<claim>/<path in the volume>")
-    return {"name": "models", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+def _model_location(ctx: Context) -> ModelLocation:
+    try:
+        return model_location(ctx.spec.model.uri)
+    except ModelUriError as error:
+        raise RenderError(f"spec.model.uri: {error}") from None
 
 
 def _revision_inputs(ctx: Context, pool: Pool, config: EngineConfig) -> dict[str, Any]:

@@ -6,10 +6,11 @@ import os
 import signal
 import sys
 
+from phasewise_runtime.contract import EXIT_CONFIG
 from phasewise_runtime.engine import last_words
 from phasewise_runtime.engine.config import ConfigError
 from phasewise_runtime.engine.process import WATCHED_SIGNALS
-from phasewise_runtime.engine.supervisor import EXIT_CONFIG, Supervisor, config_from, say
+from phasewise_runtime.engine.supervisor import Supervisor, config_from, say
 from phasewise_runtime.engine.surroundings import look_around
 from phasewise_runtime.engine.telemetry import Telemetry, serve
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from phasewise_runtime import contract
+from phasewise_runtime.contract import EXIT_CONFIG, EXIT_CUT_SHORT, EXIT_ENGINE, EXIT_OK, EXIT_STARTUP
 from phasewise_runtime.engine import last_words
 from phasewise_runtime.engine.command import STOP_SECONDS, EngineCommand, engine_command, shutdown_timeout
 from phasewise_runtime.engine.config import ConfigError, EngineConfig
@@ -28,16 +29,6 @@ from phasewise_runtime.engine.surroundings import Surroundings, prepare_folders
 from phasewise_runtime.engine.telemetry import DRAINING, ENGINE, MODEL, SERVING, Telemetry
 from phasewise_runtime.model.fetch import ModelError, hub_token
 from phasewise_runtime.model.uri import ModelUriError, model_location
-
-EXIT_OK: Final = 0
-EXIT_ENGINE: Final = 70
-"""The engine ended by itself."""
-EXIT_CUT_SHORT: Final = 71
-"""Stopped with work in hand: the time to drain was over, or a second TERM came."""
-EXIT_STARTUP: Final = 75
-"""The engine did not serve within the time to start."""
-EXIT_CONFIG: Final = 78
-"""The InferenceService must be changed: another start would end the same way."""
 
 _TICK_SECONDS: Final = 0.5
 _IDLE_PROBES: Final = 2

@@ -190,6 +190,7 @@ class Exchange:
             raise LegError(pod, "abort", "the engine is shutting down and ended the request", hard=True)
         if read.kv_params is None:
             self._rooms.metrics.kv_params_missing.labels(pod.name).inc()
+            self._rooms.metrics.kv_handover.labels(pod.name).set(0)
             log.warning("prefill answered without KV parameters: check its KV connector", extra={"pod": pod.name})
             return self._go_alone(KV_PARAMS_MISSING)
         self._learn(pod, read.body)
@@ -262,6 +263,7 @@ class Exchange:
         if self.prefill_pod is not None:
             # Only now: a prefill whose KV cannot be loaded has not served.
             self._rooms.fleet.report_success(self.prefill_pod)
+            self._rooms.metrics.kv_handover.labels(self.prefill_pod.name).set(1)
 
     def _whole(self, pod: Pod, answer: EngineAnswer) -> EngineAnswer:
         """An answer that is passed through."""

@@ -1,8 +1,10 @@
-"""The router's metrics, all under `phasewise_router_`. May import prometheus_client."""
+"""The router's metrics, all under `phasewise_router_`. May import prometheus_client and the contract."""
 
 from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
+
+from phasewise_runtime.contract import METRIC_KV_HANDOVER
 
 PREFIX = "phasewise_router"
 
@@ -50,6 +52,8 @@ class Metrics:
         self.queue_depth = gauge("queue_depth", "Requests that wait for an engine pod or a free place.")
         self.decode_alone = counter("decode_alone", "Requests that took no prefill leg.", "reason")
         self.kv_params_missing = counter("kv_params_missing", "Prefill answers without KV parameters.", "pod")
+        text = "1: the last KV hand-over led to a first token; 0: prefill answered without KV parameters."
+        self.kv_handover = Gauge(METRIC_KV_HANDOVER, text, ["pod"], registry=r)
         self.ejections = counter("ejections", "Pods excluded after failures.", "role", "pod", "reason")
         self.pods = gauge("pods", "Engine pods known.", "role", "state")
         self.unmeasured = counter("unmeasured_requests", "Answered requests without TTFT or ITL.", "what", "reason")

@@ -6,7 +6,7 @@ The real API server shows the rest, in e2e.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
@@ -16,6 +16,7 @@ from phasewise_operator.kube import Kube, KubeError, NotLeadingError
 from phasewise_operator.metrics import Metrics
 from phasewise_operator.queue import WorkQueue
 from phasewise_operator.reconcile.controller import Controller
+from phasewise_operator.reconcile.state import KvEvidence
 from phasewise_operator.render.context import Images
 from phasewise_operator.store import Key, Store
 from phasewise_runtime import contract
@@ -81,7 +82,12 @@ def api() -> Api:
 @pytest.fixture
 def controller(api: Api) -> Controller:
     images = Images("phasewise/runtime:1", "vllm/vllm-openai:1", "IfNotPresent")
-    return Controller(cast("Kube", api), Store(), WorkQueue[Key](), images, Metrics(), 300)
+    return Controller(cast("Kube", api), Store(), WorkQueue[Key](), images, Metrics(), 300, NoRouters())
+
+
+class NoRouters:
+    async def read(self, addresses: Sequence[str]) -> KvEvidence:
+        return KvEvidence()
 
 
 Apply = Callable[..., None]

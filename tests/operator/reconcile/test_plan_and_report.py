@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from phasewise_operator.kinds import Manifest
 from phasewise_operator.reconcile import report
 from phasewise_operator.reconcile.plan import Plan, make_plan
 from phasewise_operator.reconcile.report import Verdict
-from phasewise_operator.reconcile.state import Failure, Observed, PodView, Workload
+from phasewise_operator.reconcile.state import Ended, Failure, KvEvidence, Observed, PodView, Workload
 from phasewise_operator.render.context import Context
 from phasewise_runtime import contract
 
@@ -125,14 +126,14 @@ def test_the_reason_of_a_pod_goes_up_to_ready(make_context: MakeContext) -> None
     plan = make_plan(ctx, Observed())
     decode = plan.engines[-1]
     bad = PodView(
-        "p", "decode", decode.revision, ready=False, deleting=False, restarts=2, last_words="ModelNotFound: gone"
+        "p", "decode", decode.revision, ready=False, deleting=False, ended=Ended(78, "Error", "spec.model.uri: gone")
     )
     verdicts = report.report(ctx, plan, observed(plan, pods=[bad]), [])
     told = by_type(verdicts)
-    assert told["DecodeReady"] == ("False", "ModelNotFound")
-    assert told["ModelReady"] == ("False", "ModelNotFound")
-    assert told["Stalled"] == ("True", "ModelNotFound")
-    assert told["Ready"] == ("False", "ModelNotFound")
+    assert told["DecodeReady"] == ("False", "ModelUnavailable")
+    assert told["ModelReady"] == ("False", "ModelUnavailable")
+    assert told["Stalled"] == ("True", "ModelUnavailable")
+    assert told["Ready"] == ("False", "ModelUnavailable")
     assert told["Reconciling"][0] == "False"
     assert "gone" in next(v.message for v in verdicts if v.type == "Ready")
 
@@ -152,6 +153,39 @@ def test_a_child_that_cannot_be_written_is_told(failure: Failure, stalled: str, 
     assert told["Stalled"][0] == stalled
     if stalled == "True":
         assert told["Ready"] == ("False", failure.reason)
+
+
+KV_CASES = [
+    (KvEvidence(), "Unknown", "NoTraffic", "True"),
+    (KvEvidence(good=frozenset({"prefill-0"})), "True", "Transferred", "True"),
+    (KvEvidence(frozenset({"prefill-1"}), frozenset({"prefill-0"})), "False", "KVParametersMissing", "False"),
+    (KvEvidence(failed=frozenset({"a-pod-that-is-gone"})), "Unknown", "NoTraffic", "True"),
+]
+
+
+@pytest.mark.parametrize(("kv", "status", "reason", "ready"), KV_CASES)
+def test_kv_transfer_is_ready_on_evidence_alone(
+    kv: KvEvidence, status: str, reason: str, ready: str, make_context: MakeContext
+) -> None:
+    ctx = make_context(prefill={"replicas": {"min": 2, "max": 2}})
+    plan = make_plan(ctx, Observed())
+    now = dataclasses.replace(observed(plan, ready=2), kv=kv)
+    told = by_type(report.report(ctx, plan, now, []))
+    assert told["KVTransferReady"] == (status, reason)
+    assert told["Ready"][0] == ready
+
+
+def test_pools_that_cannot_read_each_others_kv_are_said(make_context: MakeContext) -> None:
+    other = {"spec": {"containers": [{"name": "engine", "image": "other:1"}]}}
+    ctx = make_context(prefill={"template": other})
+    plan = make_plan(ctx, Observed())
+    assert by_type(report.report(ctx, plan, observed(plan, ready=2), []))["KVTransferReady"][1] == "FingerprintsDiffer"
+
+
+def test_without_a_prefill_pool_there_is_no_kv_condition(make_context: MakeContext) -> None:
+    ctx = make_context(prefill=None)
+    plan = make_plan(ctx, Observed())
+    assert "KVTransferReady" not in by_type(report.report(ctx, plan, Observed(), []))
 
 
 def test_paused_and_zero_are_said(make_context: MakeContext) -> None:

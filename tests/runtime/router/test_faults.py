@@ -109,6 +109,7 @@ async def test_a_prefill_without_kv_parameters_is_counted_and_decode_serves(rout
     async with router(p, d) as r:
         assert whole(await r.chat(stream=True))
         assert r.metric("kv_params_missing_total", pod="p0") == 1
+        assert r.metric("kv_handover", pod="p0") == 0
         assert r.metric("decode_alone_total", reason="kv_params_missing") == 1
     assert not d.kv_seen
 
