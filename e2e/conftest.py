@@ -50,6 +50,9 @@ class Service:
     model: str
     url: str
 
+    def expose(self) -> str:
+        return cluster.selected().expose(f"{self.namespace}/{self.name}:80")
+
     def wait_ready(self, seconds: float = 400) -> kube.Object:
         return kube.wait_ready(self.name, self.namespace, seconds)
 

@@ -60,6 +60,8 @@ def test_a_deleted_child_comes_back(kind: str, name: str, service: Service) -> N
         return any(o["metadata"]["name"] == name and o["metadata"]["uid"] != before for o in listed)
 
     kube.wait_for(f"{kind} {name} back", back, DRIFT_SECONDS, 0.1)
+    service.expose()  # a Service that was made anew has another address; DNS follows it, a forward is told
+    service.wait_ready()
 
 
 def test_an_edited_and_a_deleted_deployment_come_back(service: Service) -> None:
@@ -126,7 +128,7 @@ def test_an_api_server_away_for_a_minute_is_survived(service: Service) -> None:
     selected = cluster.selected()
     pod = {"spec": {"maxUnavailable": 0}}
     with load(service.url, service.model, workers=2) as running:
-        selected.stop_component("kube-apiserver")
+        selected.stop_component("kube-apiserver", at_once=True)
         time.sleep(60)  # the outage itself
         enough(running, 4)
         selected.start_component("kube-apiserver")

@@ -33,6 +33,7 @@ LABEL_FINGERPRINT: Final = "phasewise.dev/kv-fingerprint"
 LABEL_LLMD_ROLE: Final = "llm-d.ai/role"
 LABEL_LLMD_MODEL: Final = "llm-d.ai/model"
 ANNOTATION_INTENT: Final = "phasewise.dev/intent"
+ANNOTATION_ACCOUNT: Final = "phasewise.dev/service-account"
 
 # --- ports -------------------------------------------------------------------------------------------------
 ENGINE_PORT: Final = 8000

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from phasewise_operator import render
-from phasewise_operator.kinds import DEPLOYMENT, Manifest
+from phasewise_operator.kinds import DEPLOYMENT, SERVICE_ACCOUNT, Manifest
 from phasewise_operator.reconcile.owned import extract, owned_fields, owns
 from phasewise_operator.reconcile.state import Observed
 from phasewise_operator.render.context import Context, gpus_per_replica
@@ -28,6 +29,7 @@ class Plan:
 
 def make_plan(ctx: Context, observed: Observed) -> Plan:
     """Raises RenderError where the spec cannot be rendered."""
+    ctx = dataclasses.replace(ctx, router_account=_renewed_account(ctx, observed))
     engines = tuple(engine_template(ctx, role) for role in ctx.pools)
     rollout = plan_rollout(_wanted(ctx, engines), _running(observed), ctx.spec.scaling.gpu_budget)
     current = [engine_deployment(ctx, engine, rollout.current[engine.role]) for engine in engines]
@@ -50,6 +52,15 @@ def needs_write(intent: Manifest, observed: Observed) -> bool:
     annotations: dict[str, str] = live["metadata"].get("annotations") or {}
     meant = intent["metadata"]["annotations"][contract.ANNOTATION_INTENT]
     return annotations.get(contract.ANNOTATION_INTENT) != meant or not owns(owned_fields(live), intent)
+
+
+def _renewed_account(ctx: Context, observed: Observed) -> str | None:
+    name = ctx.child_name(contract.ROUTER)
+    account, routers = observed.child(SERVICE_ACCOUNT, name), observed.child(DEPLOYMENT, name)
+    if account is None or routers is None:
+        return None
+    is_later = account["metadata"]["creationTimestamp"] > routers["metadata"]["creationTimestamp"]
+    return account["metadata"]["uid"] if is_later else None
 
 
 def pool_replicas(ctx: Context, role: str) -> int:

@@ -61,7 +61,9 @@ def _service(ctx: Context) -> Manifest:
 
 def _deployment(ctx: Context) -> Manifest:
     router = ctx.spec.router
-    ours = {"metadata": {}, "spec": _pod_spec(ctx)}
+    # New pods get new tokens; the kubelet would keep the void ones for most of an hour.
+    renewed = {"annotations": {contract.ANNOTATION_ACCOUNT: ctx.router_account}} if ctx.router_account else {}
+    ours = {"metadata": renewed, "spec": _pod_spec(ctx)}
     template = merge_template(ours, router.template or {}, "spec.router.template", CONTAINER)
     labels = template["metadata"].get("labels", {})
     template["metadata"]["labels"] = {**labels, **common_labels(ctx, contract.ROUTER)}

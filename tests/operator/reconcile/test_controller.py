@@ -55,7 +55,9 @@ class Api:
             live = copy.deepcopy(manifest)
             body = {k: v for k, v in manifest.items() if k not in ("apiVersion", "kind")}
             entry = {"manager": contract.FIELD_MANAGER, "operation": "Apply", "fieldsV1": fields_of(body)}
-            live["metadata"].update(uid=f"uid-{name}", generation=1, managedFields=[entry])
+            live["metadata"].update(
+                creationTimestamp="2026-01-01T00:00:00Z", uid=f"uid-{name}", generation=1, managedFields=[entry]
+            )
             self.objects[kind, name] = live
         live["metadata"]["resourceVersion"] = str(self.version)
         return copy.deepcopy(live)

@@ -35,7 +35,12 @@ def stored(intent: Manifest, **status: Any) -> Manifest:
     body = {k: v for k, v in intent.items() if k not in ("apiVersion", "kind", "metadata")}
     meta = {k: v for k, v in intent["metadata"].items() if k not in ("name", "namespace")}
     entry = {"manager": contract.FIELD_MANAGER, "operation": "Apply", "fieldsV1": fields_of({**body, "metadata": meta})}
-    live["metadata"].update(managedFields=[entry], generation=1, uid=f"uid-{intent['metadata']['name']}")
+    live["metadata"].update(
+        managedFields=[entry],
+        generation=1,
+        creationTimestamp="2026-01-01T00:00:00Z",
+        uid=f"uid-{intent['metadata']['name']}",
+    )
     live["status"] = {"observedGeneration": 1, **status}
     return live
 
@@ -119,6 +124,19 @@ def test_a_child_that_lost_a_field_is_written_again_and_nothing_else(make_contex
     del service["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"]["f:selector"]
     plan = make_plan(ctx, now)
     assert [(m["kind"], m["metadata"]["name"]) for m in plan.write] == [("Service", "chat")]
+
+
+def test_routers_are_replaced_when_their_account_was_made_anew_and_only_then(make_context: MakeContext) -> None:
+    """A token is bound to the uid of its account: what the old pods hold is void."""
+    ctx = make_context()
+    now = observed(make_plan(ctx, Observed()), ready=2)
+    account = now.children["ServiceAccount", "chat-router"]["metadata"]
+    account.update(uid="uid-2", creationTimestamp="2026-01-01T00:05:00Z")
+    (router,) = make_plan(ctx, now).write
+    assert router["spec"]["template"]["metadata"]["annotations"] == {contract.ANNOTATION_ACCOUNT: "uid-2"}
+    after = observed(make_plan(ctx, now), ready=2)
+    after.children["ServiceAccount", "chat-router"]["metadata"].update(account)
+    assert make_plan(ctx, after).write == ()
 
 
 def test_the_reason_of_a_pod_goes_up_to_ready(make_context: MakeContext) -> None:
