@@ -72,6 +72,8 @@ class Built:
     """As pods name it."""
     source: str
     """As load-image takes it, under `storage_environment`."""
+    digest: str
+    """Of all that went into it: the tag stays, this does not."""
 
 
 def build(names: list[str]) -> list[Built]:
@@ -117,11 +119,11 @@ def _local_base() -> str:
 
 def _build(image: Image, base: str) -> Built:
     mark = _cache() / f"{image.name}.digest"
-    built = Built(image.reference, f"buildah:{image.local}")
     with tempfile.TemporaryDirectory(prefix=STAGING, dir=_cache()) as folder:
         context = Path(folder, "context")
         _stage(image, context)
         digest = _text_digest(base + image.dockerfile.read_text(encoding="utf-8") + _folder_digest(context))
+        built = Built(image.reference, f"buildah:{image.local}", digest)
         if _is_current(mark, digest) and _exists(image.local):
             say(f"{image.reference}: unchanged")
             return built

@@ -36,12 +36,14 @@ def bring_up() -> None:
         for image in built:
             selected.load_image(image.source)
     with step("chart: helm upgrade --install phasewise charts/phasewise"):
-        install()
+        install(next(image.digest for image in built if image.reference == images.IMAGES["operator"].reference))
 
 
-def install(*values: str) -> None:
-    settings = [f"image.tag={images.TAG}", f"runtimeImage.tag={images.TAG}", *values]
-    flags = [flag for value in settings for flag in ("--set", value)]
+def install(operator_digest: str) -> None:
+    """The tag of a local image stays the same: the annotation is what rolls the operator when the image is another."""
+    annotation = f"podAnnotations.phasewise\\.dev/image={operator_digest[:12]}"
+    settings = [f"image.tag={images.TAG}", f"runtimeImage.tag={images.TAG}", annotation]
+    flags = [flag for value in settings for flag in ("--set-string", value)]
     where = ["--namespace", NAMESPACE, "--create-namespace"]
     wait = ["--wait", f"--timeout={HELM_SECONDS}s"]
     cluster.helm("upgrade", "--install", RELEASE, str(ROOT / "charts" / "phasewise"), *where, *wait, *flags)
