@@ -15,8 +15,9 @@ setup: .venv/.ready ## a virtual environment with what development needs
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "setup: Python 3.11 or later is needed; name one with PYTHON=..."; exit 1; }
 	@$(PYTHON) -m venv --clear .venv
 	@$(BIN)/pip --quiet --disable-pip-version-check install uv==0.13.9
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements-dev.txt
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
+	@index=$$($(BIN)/pip config get global.index-url 2>/dev/null || true); $${index:+export UV_DEFAULT_INDEX=$$index}; \
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements-dev.txt && \
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
 	@touch $@
 
 demo: setup ## from nothing to streamed tokens that went through prefill and decode
@@ -25,9 +26,8 @@ demo: setup ## from nothing to streamed tokens that went through prefill and dec
 down: setup ## remove the cluster and all in it; only the build cache remains
 	@$(BIN)/python -m e2e.cluster down
 
-clean: down ## the build cache and the virtual environment too
-	@$(BIN)/python -m e2e.images clean
-	@$(BIN)/python -m e2e.cluster clean
+clean: setup ## the build cache and the virtual environment too
+	@$(BIN)/python -m e2e.clean
 	@rm -rf .venv .pytest_cache .ruff_cache .hypothesis .coverage
 
 test: lint unit e2e ## everything that CI runs

@@ -24,7 +24,7 @@ EXPECTED = {"ServiceAccount": 2, "Role": 1, "RoleBinding": 1, "Service": 1, "Pod
 
 async def children(kube: Kube, name: str) -> dict[str, int]:
     async def count(kind: Kind) -> int:
-        return len(await kube.list(kind, NAMESPACE, labelSelector=f"{contract.LABEL_SERVICE}={name}"))
+        return len((await kube.list(kind, NAMESPACE, labelSelector=f"{contract.LABEL_SERVICE}={name}")).items)
 
     counts = await asyncio.gather(*(count(kind) for kind in CHILD_KINDS))
     return {kind.name: found for kind, found in zip(CHILD_KINDS, counts, strict=True)}

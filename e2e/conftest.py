@@ -15,9 +15,12 @@ import yaml
 from _pytest.capture import CaptureManager
 
 from e2e import cluster, kube
+from e2e.demo import SERVICE as DEMO
+from e2e.demo import is_local
 from e2e.images import ROOT
 from e2e.stack import bring_up, step
 
+NAMESPACE = "e2e"
 FILES = (
     "test_crds",
     "test_chart",
@@ -62,14 +65,15 @@ def phasewise(pytestconfig: pytest.Config) -> None:
     """The stack, up. A running demo is stopped first: two cores do not hold both."""
     with shown(pytestconfig):
         print()
+        if not is_local():
+            pytest.exit("e2e tests take parts of the cluster away: they run on the local one only; unset CLUSTER", 2)
         bring_up()
-        for live in kube.find("infsvc", namespace="default"):
-            name = live["metadata"]["name"]
-            with step(f"stopping service {name}, which `make demo` left running: two cores do not hold both"):
-                cluster.kubectl("delete", "infsvc", name, "--wait=true", "--cascade=foreground", "--timeout=120s")
-
-
-NAMESPACE = "e2e"
+        if any(live["metadata"]["name"] == DEMO for live in kube.find("infsvc", namespace="default")):
+            with step(f"stopping service {DEMO}, which `make demo` left running: two cores do not hold both"):
+                cluster.kubectl("delete", "infsvc", DEMO, "--cascade=foreground", "--timeout=120s")
+        if any(live["metadata"]["name"] == NAMESPACE for live in kube.find("namespaces")):
+            with step("removing what an earlier run left"):
+                cluster.kubectl("delete", "namespace", NAMESPACE, "--timeout=180s")
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,12 @@ Leaves the service running. Everything is idempotent: interrupted at any moment,
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
+
+import yaml
 
 from e2e import client, cluster, kube
 from e2e.cluster import ClusterError
@@ -26,19 +29,38 @@ TOKENS = 32
 
 def main() -> int:
     started = time.monotonic()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        bring_up()
+        engine = bring_up()
         with step("service: kubectl apply -f examples/quickstart.yaml, until Ready (some 90 s: two engines start)"):
-            cluster.kubectl("apply", "-f", str(ROOT / "examples" / "quickstart.yaml"))
+            kube.apply(quickstart(engine), NAMESPACE)
             kube.wait_ready(SERVICE, seconds=900, tell=lambda text: print(f"    {text[:150]}", flush=True))
-        url = cluster.selected().expose(f"{NAMESPACE}/{SERVICE}:80", LOCAL_PORT)
-        return show(url, started)
+        return show(expose(), started)
     except KeyboardInterrupt:
         print("\ndemo: interrupted; `make demo` goes on from here, `make down` removes everything", file=sys.stderr)
         return 130
     except (ClusterError, ImageError, AssertionError, subprocess.CalledProcessError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
+
+
+def quickstart(engine: str) -> str:
+    """The example as it is; on a cluster of the user's own with the engine image's name in their registry."""
+    text = (ROOT / "examples" / "quickstart.yaml").read_text()
+    written = yaml.safe_load(text)["spec"]["engine"]["image"]
+    return text if engine.endswith(f"/{written}") and is_local() else text.replace(written, engine)
+
+
+def is_local() -> bool:
+    return os.environ.get("CLUSTER", "local") == "local"
+
+
+def expose() -> str:
+    target = f"{NAMESPACE}/{SERVICE}:80"
+    try:
+        return cluster.selected().expose(target, LOCAL_PORT)
+    except ClusterError:
+        return cluster.selected().expose(target)  # the port is somebody else's: any free one will do
 
 
 def show(url: str, started: float) -> int:
@@ -84,7 +106,7 @@ def print_next(url: str) -> None:
     request = f'{{"model": "{MODEL}", "stream": true, "max_tokens": 16, "messages": [{message}]}}'
     print("The service goes on running. Try:")
     print(f"  curl -N {url}/v1/chat/completions -H 'content-type: application/json' -d '{request}'")
-    if os.environ.get("CLUSTER", "local") == "local":
+    if is_local():
         print(f"  export KUBECONFIG={cluster.kubeconfig_path()}   # then kubectl get infsvc, or without kubectl:")
         print("  .venv/bin/python -m e2e.cluster kubectl get infsvc")
     print("  make down   # removes everything but the build cache\n")

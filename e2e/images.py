@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,8 @@ STAGING = "staging-"
 BASE_NAME = "localhost/phasewise/base:bookworm"
 BASE_PACKAGES = ("python3", "python3-venv", "ca-certificates", "libnuma1")
 UNNEEDED_PATHS = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*")
+MACHINE_TRACES = ("etc/hostname", "etc/resolv.conf", "etc/apt/apt.conf.d/99mmdebstrap")
+"""What mmdebstrap takes over from the machine: it has no place in an image."""
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "operator", "runtime", "images/requirements.py")
 IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info")
 
@@ -101,7 +104,7 @@ def _cache() -> Path:
 
 
 def _local_base() -> str:
-    digest = _text_digest(repr((BASE_PACKAGES, UNNEEDED_PATHS)))
+    digest = _text_digest(repr((BASE_PACKAGES, UNNEEDED_PATHS, MACHINE_TRACES)))
     mark = _cache() / "base.digest"
     if _is_current(mark, digest) and _exists(BASE_NAME):
         return BASE_NAME
@@ -109,8 +112,21 @@ def _local_base() -> str:
     with phase("base"), tempfile.TemporaryDirectory(prefix=STAGING, dir=_cache()) as folder:
         excluded = [f"--dpkgopt=path-exclude={path}" for path in UNNEEDED_PATHS]
         packages = f"--include={','.join(BASE_PACKAGES)}"
+        traces = " ".join(f'"$1"/{path}' for path in MACHINE_TRACES)
         tar = f"{folder}/base.tar"
-        run(["mmdebstrap", "--quiet", "--variant=minbase", packages, *excluded, *apt_options(), "bookworm", tar])
+        run(
+            [
+                "mmdebstrap",
+                "--quiet",
+                "--variant=minbase",
+                packages,
+                *excluded,
+                *apt_options(),
+                f"--customize-hook=rm -f {traces}",
+                "bookworm",
+                tar,
+            ]
+        )
         Path(folder, "Dockerfile").write_text("FROM scratch\nADD base.tar /\n", encoding="utf-8")
         run(["buildah", "bud", "--quiet", "--tag", BASE_NAME, folder])
     mark.write_text(digest, encoding="utf-8")
@@ -216,6 +232,7 @@ def main(arguments: list[str]) -> int:
         return 2
     from e2e.cluster.packages import ensure_system_packages
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         ensure_system_packages()
         for built in build(list(IMAGES) if "all" in names else names):

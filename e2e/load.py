@@ -111,19 +111,21 @@ def enough(running: Load, more: int) -> None:
     kube.wait_for(f"{more} more answers", lambda: len(running.outcomes) >= target, 180, every=0.2)
 
 
-def in_flight(service: str, namespace: str) -> dict[str, float]:
-    """Requests in each leg at this moment, over all routers, as they count them."""
+def in_flight(service: str, namespace: str, prefill_pod: str = "") -> dict[str, float]:
+    """Requests in each leg at this moment, over all routers, as they count them; in prefill on that pod, if named."""
     pods = [p["metadata"]["name"] for p in kube.pods(service, contract.ROUTER, namespace) if kube.is_ready(p)]
     pages = [kube.router_metrics(pod, namespace) for pod in pods]
-    name = "phasewise_router_inflight"
-    return {leg: sum(kube.total(p, name, f'leg="{leg}"') for p in pages) for leg in ("prefill", "decode")}
+    name = "phasewise_router_pod_inflight"
+    prefill = ('role="prefill"', f'pod="{prefill_pod}"') if prefill_pod else ('role="prefill"',)
+    labels = {"prefill": prefill, "decode": ('role="decode"',)}
+    return {leg: sum(kube.total(p, name, *wanted) for p in pages) for leg, wanted in labels.items()}
 
 
-def wait_both_legs(service: str, namespace: str) -> dict[str, float]:
+def wait_both_legs(service: str, namespace: str, prefill_pod: str = "") -> dict[str, float]:
     """Until requests are in both legs; how many."""
 
     def probe() -> dict[str, float] | None:
-        now = in_flight(service, namespace)
+        now = in_flight(service, namespace, prefill_pod)
         return now if min(now.values()) > 0 else None
 
     return kube.wait_for("requests in both legs", probe, 60, every=0.05)

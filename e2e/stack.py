@@ -8,6 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from e2e import cluster, images
+from e2e.cluster.packages import ensure_system_packages
 from e2e.images import ROOT
 
 NAMESPACE = "phasewise"
@@ -24,25 +25,31 @@ def step(text: str) -> Generator[None]:
     print(f"    {time.monotonic() - started:.1f} s", flush=True)
 
 
-def bring_up() -> None:
-    """Idempotent: what is there already is left as it is."""
+def bring_up() -> str:
+    """The CPU engine's image, as the cluster knows it. Idempotent: what is there already is left as it is."""
     selected = cluster.selected()
     with step("cluster: Kubernetes 1.34 in a network namespace (10 s; built once, some 6 minutes)"):
         selected.up()
     os.environ["KUBECONFIG"] = str(selected.kubeconfig_path())
     with step("images: operator, runtime, CPU engine (the first time some 5 minutes, nothing where nothing changed)"):
+        ensure_system_packages()
         built = images.build(list(images.IMAGES))
         os.environ.update(images.storage_environment())
-        for image in built:
-            selected.load_image(image.source)
+        known = {image.reference: selected.load_image(image.source) for image in built}
     with step("chart: helm upgrade --install phasewise charts/phasewise"):
-        install(next(image.digest for image in built if image.reference == images.IMAGES["operator"].reference))
+        operator = images.IMAGES["operator"].reference
+        digest = next(image.digest for image in built if image.reference == operator)
+        install(known[operator], known[images.IMAGES["runtime"].reference], digest)
+    return known[images.IMAGES["vllm-cpu"].reference]
 
 
-def install(operator_digest: str) -> None:
+def install(operator: str, runtime: str, operator_digest: str) -> None:
     """The tag of a local image stays the same: the annotation is what rolls the operator when the image is another."""
     annotation = f"podAnnotations.phasewise\\.dev/image={operator_digest[:12]}"
-    settings = [f"image.tag={images.TAG}", f"runtimeImage.tag={images.TAG}", annotation]
+    settings = [annotation]
+    for value, image in (("image", operator), ("runtimeImage", runtime)):
+        repository, _, tag = image.rpartition(":")
+        settings += [f"{value}.repository={repository}", f"{value}.tag={tag}"]
     flags = [flag for value in settings for flag in ("--set-string", value)]
     where = ["--namespace", NAMESPACE, "--create-namespace"]
     wait = ["--wait", f"--timeout={HELM_SECONDS}s"]

@@ -88,13 +88,17 @@ def writes_since(start: float) -> list[str]:
     """Writes of the operator in the API server's own record, but for its lease."""
     account = f"system:serviceaccount:{OPERATOR_NAMESPACE}:"
     found: list[str] = []
+    leases = 0
     for line in cluster.selected().audit_log_path().read_text().splitlines():
         event = json.loads(line)
         at = datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp()
         if at < start or not event["user"]["username"].startswith(account):
             continue
-        if event["objectRef"]["resource"] != "leases":
+        if event["objectRef"]["resource"] == "leases":
+            leases += 1
+        else:
             found.append(f"{event['verb']} {event['requestURI']}")
+    assert leases > 0, "the record does not show the operator at all"
     return found
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 from kubernetes.aio import client, config
@@ -43,6 +43,12 @@ class KubeError(Exception):
 
 class NotLeadingError(Exception):
     """A write was asked for by an operator that does not lead (any more)."""
+
+
+class Listing(NamedTuple):
+    items: list[Manifest]
+    version: int
+    """The resourceVersion of the list: what is newer is not in it, present or not."""
 
 
 class Kube:
@@ -80,7 +86,7 @@ class Kube:
                 return None
             raise
 
-    async def list(self, kind: Kind, namespace: str | None, **query: str) -> list[Manifest]:
+    async def list(self, kind: Kind, namespace: str | None, **query: str) -> Listing:
         """All pages. `query`: labelSelector, fieldSelector."""
         items: list[Manifest] = []
         page: dict[str, str] = {**query, "limit": str(PAGE)}
@@ -92,7 +98,7 @@ class Kube:
                 items.append(item)
             token = answer.get("metadata", {}).get("continue")
             if not token:
-                return items
+                return Listing(items, int(answer.get("metadata", {}).get("resourceVersion") or 0))
             page["continue"] = token
 
     async def apply(self, manifest: Manifest, subresource: str | None = None, *, dry_run: bool = False) -> Manifest:

@@ -6,7 +6,7 @@ thrown away and read again from the API server.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,17 +15,20 @@ from phasewise_runtime import contract
 
 Key = tuple[str, str]
 """Namespace and name of an InferenceService."""
+REMEMBERED = 10_000
 
 
 class Store:
     def __init__(self) -> None:
         self._services: dict[Key, Manifest] = {}
         self._children: defaultdict[Key, dict[tuple[str, str], Manifest]] = defaultdict(dict)
+        self._gone: OrderedDict[str, None] = OrderedDict()
+        """Uids lately deleted: an older list must not bring them back."""
 
     def put(self, kind: Kind, manifest: Manifest) -> Key | None:
         """Keep the newer of what is known and what came; returns the key of the service concerned."""
         key = service_key(kind, manifest)
-        if key is None:
+        if key is None or manifest["metadata"].get("uid") in self._gone:
             return None
         slim = trim(kind, manifest)
         if kind is INFERENCE_SERVICE:
@@ -41,6 +44,9 @@ class Store:
         if key is None:
             return None
         uid = manifest["metadata"].get("uid")
+        self._gone[str(uid)] = None
+        if len(self._gone) > REMEMBERED:
+            self._gone.popitem(last=False)
         if kind is INFERENCE_SERVICE:
             if self._services.get(key, {}).get("metadata", {}).get("uid") == uid:
                 del self._services[key]
@@ -63,8 +69,11 @@ class Store:
     def keys(self) -> set[Key]:
         return set(self._services) | set(self._children)
 
-    def replace(self, kind: Kind, listed: Iterable[Manifest]) -> set[Key]:
-        """Take a full list of one kind as the truth: what it lacks was deleted unseen. Returns what changed."""
+    def replace(self, kind: Kind, namespace: str | None, listed: Iterable[Manifest], version: int) -> set[Key]:
+        """Take a list of one kind as the truth of its moment: what it lacks was deleted unseen. Returns what changed.
+
+        Events go on coming while a list is under way, so an object that is newer than the list is not judged by it.
+        """
         changed: set[Key] = set()
         seen: set[str] = set()
         for manifest in listed:
@@ -74,7 +83,9 @@ class Store:
             if key is not None and before != manifest["metadata"].get("resourceVersion"):
                 changed.add(key)
         for manifest in self._all(kind):
-            if manifest["metadata"]["uid"] not in seen and (key := self.drop(kind, manifest)):
+            meta = manifest["metadata"]
+            judged = namespace in (None, meta["namespace"]) and _number(manifest) <= version
+            if judged and meta["uid"] not in seen and (key := self.drop(kind, manifest)):
                 changed.add(key)
         return changed
 

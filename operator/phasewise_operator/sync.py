@@ -13,6 +13,8 @@ from phasewise_operator.kube import Kube
 from phasewise_operator.queue import WorkQueue
 from phasewise_operator.store import Key, Store
 
+FIRST_SECONDS = 10.0
+
 
 def feeder(store: Store, queue: WorkQueue[Key]) -> Feed:
     """Keeps what came and says "look now"; nothing more is remembered of an event."""
@@ -30,14 +32,17 @@ async def list_all(kube: Kube, store: Store, namespaces: tuple[str, ...]) -> set
     changed: set[Key] = set()
     for kind in (INFERENCE_SERVICE, *WATCHED_KINDS):
         query = {} if kind is INFERENCE_SERVICE else {"labelSelector": SELECTOR}
-        pages = [await kube.list(kind, namespace, **query) for namespace in namespaces or (None,)]
-        changed |= store.replace(kind, [item for page in pages for item in page])
+        for namespace in namespaces or (None,):
+            listing = await kube.list(kind, namespace, **query)
+            changed |= store.replace(kind, namespace, listing.items, listing.version)
     return changed
 
 
 async def resync(kube: Kube, store: Store, queue: WorkQueue[Key], namespaces: tuple[str, ...], seconds: float) -> None:
-    """For ever: list again, and queue what had changed unseen."""
+    """For ever: list again, queue what had changed unseen. Soon at first: watches began after the first list."""
+    pause = min(FIRST_SECONDS, seconds)
     while True:
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(pause)
+        pause = seconds
         for key in await list_all(kube, store, namespaces):
             queue.add(key)

@@ -109,6 +109,8 @@ CHANGES: list[tuple[str, dict[str, Any], bool, bool]] = [
     ("engine image", {"engine": {"image": "vllm/vllm-openai:v0.33.0"}}, True, True),
     ("weights", {"model": {"uri": "hf://org/llama@v2", "name": "llama"}}, True, True),
     ("kv dtype", {"engine": {"args": {"kv-cache-dtype": "fp8"}}}, True, True),
+    ("rope, by its dotted name", {"engine": {"args": {"hf-overrides.rope_theta": 1}}}, True, True),
+    ("an argument we do not know", {"engine": {"args": {"some-new-kv-setting": 1}}}, True, True),
     ("scheduling argument", {"engine": {"args": {"max-num-seqs": 8}}}, True, False),
     ("layout from the environment", {"decode": {"template": {"spec": {"containers": [
         {"name": "engine", "env": [{"name": "VLLM_KV_CACHE_LAYOUT", "value": "HND"}]}]}}}}, True, True),
@@ -150,6 +152,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"metadata": {"labels": {"phasewise.dev/role": "prefill"}}}, "leave it out"),
     ({"spec": {"containers": [{"image": "x"}]}}, "needs 'name'"),
+    ({"spec": {"containers": [{"name": ["x"]}]}}, "needs 'name'"),
+    ({"spec": {"containers": None}}, "must be a list"),
+    ({"spec": {"containers": {"name": "engine"}}}, "must be a list"),
+    ({"spec": {"containers": [{"name": "engine", "env": None}]}}, "must be a list"),
+    ({"spec": {"containers": [{"name": "engine", "env": ["A=B"]}]}}, "must be a mapping"),
+    ({"spec": {"securityContext": "none"}}, "must be a mapping"),
 ]
 
 

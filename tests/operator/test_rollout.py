@@ -14,7 +14,7 @@ def wanted(revision: str = "new", fingerprint: str = "kv2", replicas: int = 2, g
 
 
 def running(role: str, revision: str, fingerprint: str, replicas: int, ready: int) -> Running:
-    return Running(role, revision, fingerprint, replicas, ready, replicas)
+    return Running(role, revision, fingerprint, replicas, ready, replicas, 0, served=ready > 0)
 
 
 def old_pair(ready: int = 2) -> list[Running]:
@@ -65,14 +65,32 @@ def test_a_revert_half_way_makes_the_old_revision_the_wanted_one_again() -> None
 
 
 def test_a_budget_that_does_not_hold_both_releases_the_old_first() -> None:
-    now = [Running(role, "old", "kv1", 1, 1, 1) for role in ("prefill", "decode")]
+    now = [Running(role, "old", "kv1", 1, 1, 1, 1, served=True) for role in ("prefill", "decode")]
     want = wanted(replicas=1, gpus=1)
     first = plan_rollout(want, now, 2)
     assert first.old == {}
     assert first.current == {"prefill": 0, "decode": 0}, "terminating pods still hold their GPUs"
-    one_left = plan_rollout(want, [Running("decode", "old", "kv1", 0, 0, 1)], 2)
+    one_left = plan_rollout(want, [Running("decode", "old", "", 0, 0, 1, 1, served=False)], 2)
     assert sum(one_left.current.values()) == 1
     assert plan_rollout(want, now, 4).old != {}, "a budget that holds both surges"
+
+
+def test_an_old_pod_counts_what_it_holds_itself_not_what_a_new_one_would() -> None:
+    now = [Running(role, "old", "kv1", 1, 1, 1, 4, served=True) for role in ("prefill", "decode")]
+    assert plan_rollout(wanted(replicas=1, gpus=1), now, 8).old == {}
+
+
+def test_what_is_up_already_is_not_taken_away_while_the_old_drains() -> None:
+    left = Running("decode", "old", "", 0, 0, 1, 2, served=False)
+    up = [Running(role, "new", "kv2", 1, 1, 1, 1, served=True) for role in ("prefill", "decode")]
+    assert plan_rollout(wanted(replicas=1, gpus=1), [left, *up], 2).current == {"prefill": 1, "decode": 1}
+
+
+def test_an_old_pool_that_is_unready_for_a_moment_is_kept() -> None:
+    """It may be the only one that can serve again."""
+    old = [Running(role, "old", "kv1", 2, 0, 2, 0, served=True) for role in ("prefill", "decode")]
+    rollout = plan_rollout(wanted(), [*old, running("decode", "new", "kv2", 2, 0)], None)
+    assert rollout.old == {("prefill", "old"): 2, ("decode", "old"): 2}
 
 
 counts = st.integers(0, 4)
@@ -99,6 +117,6 @@ def test_never_over_the_budget(budget: int, gpus: int, old: int, replicas: int) 
     """What exists and what is asked for together stay within the budget, if the minima fit it at all."""
     if 2 * replicas * gpus > budget or 2 * old * gpus > budget:
         return
-    now = [Running(role, "old", "kv1", old, old, old) for role in ("prefill", "decode")]
+    now = [Running(role, "old", "kv1", old, old, old, gpus, served=True) for role in ("prefill", "decode")]
     rollout = plan_rollout(wanted(replicas=replicas, gpus=gpus), now, budget)
-    assert (sum(rollout.current.values()) + 2 * old) * gpus <= budget or not now or old == 0
+    assert (sum(rollout.current.values()) + 2 * old) * gpus <= budget

@@ -56,9 +56,25 @@ def test_a_full_list_shows_deletions_that_no_watch_did() -> None:
     store.put(DEPLOYMENT, child("gone", 1, uid="1"))
     store.put(DEPLOYMENT, child("stays", 2, uid="2"))
     store.put(POD, child("pod", 3, uid="3"))
-    assert store.replace(DEPLOYMENT, [child("stays", 2, uid="2")]) == {KEY}
+    assert store.replace(DEPLOYMENT, None, [child("stays", 2, uid="2")], 9) == {KEY}
     assert [m["metadata"]["name"] for m in store.children(KEY)] == ["stays", "pod"]
-    assert store.replace(DEPLOYMENT, [child("stays", 2, uid="2")]) == set(), "nothing new, nothing to do"
+    assert store.replace(DEPLOYMENT, None, [child("stays", 2, uid="2")], 9) == set(), "nothing new, nothing to do"
+
+
+def test_a_list_does_not_judge_what_happened_while_it_was_under_way() -> None:
+    store = Store()
+    store.put(DEPLOYMENT, child("deleted", 3, uid="1"))
+    store.drop(DEPLOYMENT, child("deleted", 6, uid="1"))
+    store.put(DEPLOYMENT, child("created", 7, uid="2"))
+    store.replace(DEPLOYMENT, None, [child("deleted", 3, uid="1")], 5)
+    assert [m["metadata"]["name"] for m in store.children(KEY)] == ["created"]
+
+
+def test_a_list_of_one_namespace_says_nothing_of_another() -> None:
+    store = Store()
+    store.put(DEPLOYMENT, child("d", 1))
+    assert store.replace(DEPLOYMENT, "other", [], 9) == set()
+    assert store.children(KEY)
 
 
 def test_objects_without_our_label_are_not_ours() -> None:

@@ -29,10 +29,21 @@ def ended(message: str, restarts: int, code: int = 1, reason: str = "Error") -> 
 UNSCHEDULABLE = {
     "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}]
 }
+NO_CLAIM = {
+    "conditions": [
+        {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": 'persistentvolumeclaim "weights" not found',
+        }
+    ]
+}
 CASES: list[tuple[dict[str, Any], str, str | None, bool, str]] = [
     ({}, "", None, False, ""),
     (waiting("ContainerCreating"), "", None, False, ""),
     (UNSCHEDULABLE, "", "Unschedulable", False, "0/3 nodes"),
+    (NO_CLAIM, "", "ModelUnavailable", True, "claim weights is not there: create it"),
     (
         waiting("ContainerCreating"),
         'secret "hf" not found',
@@ -47,8 +58,8 @@ CASES: list[tuple[dict[str, Any], str, str | None, bool, str]] = [
     (ended("spec.engine.image has no NIXL", 0, 78), "", "InvalidEngine", True, "NIXL"),
     (ended("the engine was killed", 0, 70), "", "EngineFailed", False, "killed"),
     (ended("the engine was killed", 2, 70), "", "EngineFailed", True, "killed"),
-    (ended("no answer in 3600 s", 1, 75), "", "EngineNotServing", True, "3600"),
-    (ended("", 1, 137, "OOMKilled"), "", "OutOfMemory", True, "limits.memory"),
+    (ended("no answer in 3600 s", 2, 75), "", "EngineNotServing", True, "3600"),
+    (ended("", 1, 137, "OOMKilled"), "", "OutOfMemory", False, "limits.memory"),
     (ended("", 3), "", "ContainerFailed", True, "exit code 1"),
     (ended("done", 1, code=0), "", None, False, ""),
 ]

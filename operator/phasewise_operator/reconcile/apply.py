@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from phasewise_operator.kinds import DEPLOYMENT, ROLE_BINDING, Manifest, kind_of
 from phasewise_operator.kube import Kube, KubeError
 from phasewise_operator.reconcile.observe import owner_uid
+from phasewise_operator.reconcile.owned import owned_fields
 from phasewise_operator.reconcile.plan import Plan
 from phasewise_operator.reconcile.state import Failure, Observed
 from phasewise_operator.store import Store
+from phasewise_runtime import contract
 
 log = logging.getLogger(__name__)
 
@@ -54,11 +56,19 @@ async def _taken_by(kube: Kube, intent: Manifest, uid: str) -> str:
     """Why an object that is there already must not be taken over; empty: the name is free, or the object ours."""
     kind, meta = kind_of(intent), intent["metadata"]
     live = await kube.get(kind, meta["namespace"], meta["name"])
-    if live is None or owner_uid(live) == uid:
+    if live is None or owner_uid(live) == uid or _is_orphan(live, intent):
         return ""
     owner = next((o for o in live["metadata"].get("ownerReferences", []) if o.get("controller")), None)
     whose = f"is controlled by {owner['kind']} {owner['name']}" if owner else "was made by somebody else"
     return f"{kind.name} {meta['name']} {whose}: delete or rename it, or give this InferenceService another name"
+
+
+def _is_orphan(live: Manifest, intent: Manifest) -> bool:
+    """A child of ours without an owner: edited by hand, or left by `kubectl delete --cascade=orphan`. It is adopted."""
+    labels: dict[str, str] = live["metadata"].get("labels") or {}
+    meant: dict[str, str] = intent["metadata"]["labels"]
+    same = (contract.LABEL_MANAGED_BY, contract.LABEL_SERVICE)
+    return owner_uid(live) is None and all(labels.get(k) == meant[k] for k in same) and bool(owned_fields(live))
 
 
 async def _remove(kube: Kube, live: Manifest) -> None:

@@ -5,6 +5,7 @@ Level-triggered: a pass looks at everything and remembers nothing; an event only
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import logging
 from collections.abc import Sequence
@@ -21,10 +22,11 @@ from phasewise_operator.reconcile import report
 from phasewise_operator.reconcile.apply import carry_out
 from phasewise_operator.reconcile.evidence import EvidenceReader
 from phasewise_operator.reconcile.observe import observe
-from phasewise_operator.reconcile.plan import Plan, make_plan
+from phasewise_operator.reconcile.plan import Plan, make_plan, repair_plan
 from phasewise_operator.reconcile.report import Verdict
 from phasewise_operator.reconcile.state import Failure, Observed
 from phasewise_operator.render.context import Context, Images, RenderError
+from phasewise_operator.rollout import Rollout
 from phasewise_operator.store import Key, Store
 from phasewise_runtime import contract
 
@@ -64,8 +66,17 @@ class Controller:
                 pause = self.queue.failed(key)
                 self.metrics.reconciles.labels("error").inc()
                 log.exception("%s/%s: unexpected; again in %.1f s", *key, pause)
+                await self._confess(key)
             else:
                 self.metrics.reconciles.labels("ok" if result else "incomplete").inc()
+
+    async def _confess(self, key: Key) -> None:
+        """A defect of ours must not look like silence."""
+        live = self.store.service(key)
+        if live is not None:
+            message = "the operator failed on this service; its log says more, and it tries again"
+            with contextlib.suppress(KubeError):
+                await self._write_conditions(live, report.refused("InternalError", message))
 
     async def reconcile(self, key: Key) -> bool:
         """One pass. False: a child could not be written, and the key comes back after a pause."""
@@ -77,10 +88,11 @@ class Controller:
             ctx = _context(live, self.images)
             observed = await observe(self.store, self.kube, self.evidence, key, ctx.uid)
             plan = make_plan(ctx, observed)
-        except (RenderError, ValidationError) as error:
-            await self._write_conditions(live, report.refused("InvalidSpec", _readable(error)))
-            self.queue.done(key)
-            return True
+        except ValidationError as error:
+            return await self._refuse(key, live, _readable(error))
+        except RenderError as error:
+            await self._repair(live, key)
+            return await self._refuse(key, live, str(error))
         failures: list[Failure] = []
         if (plan.write or plan.remove) and not ctx.spec.paused:
             if await self._is_stale(live):
@@ -92,6 +104,20 @@ class Controller:
         await self._write_status(ctx, live, plan, observed, verdicts)
         return self._come_back(ctx, key, verdicts, failures)
 
+    async def _refuse(self, key: Key, live: Manifest, message: str) -> bool:
+        await self._write_conditions(live, report.refused("InvalidSpec", message))
+        self.queue.done(key)
+        return True
+
+    async def _repair(self, live: Manifest, key: Key) -> None:
+        """The engines stay as they are until the spec can be read; the endpoint before them is looked after."""
+        ctx = _context(live, self.images)
+        observed = await observe(self.store, self.kube, self.evidence, key, ctx.uid)
+        writes = repair_plan(ctx, observed)
+        if writes and not ctx.spec.paused and not await self._is_stale(live):
+            plan = Plan(desired=writes, engines=(), rollout=Rollout({}, {}, ""), write=writes)
+            await carry_out(self.kube, self.store, plan, observed, ctx.uid)
+
     def _come_back(self, ctx: Context, key: Key, verdicts: Sequence[Verdict], failures: Sequence[Failure]) -> bool:
         if failures:
             first = failures[0]
@@ -101,8 +127,7 @@ class Controller:
             self.queue.failed(key)
             return False
         self.queue.done(key)
-        ready = next(v for v in verdicts if v.type == "Ready")
-        settled = ready.status is report.ConditionStatus.TRUE
+        settled = {("Ready", "True"), ("Reconciling", "False")} <= {(v.type, v.status.value) for v in verdicts}
         steady = min(EVIDENCE_SECONDS, self.resync_seconds) if ctx.disaggregated else self.resync_seconds
         pause = REFUSED_SECONDS if failures else steady if settled else PENDING_SECONDS
         self.queue.add_after(key, pause)
@@ -187,11 +212,17 @@ def _context(live: Manifest, images: Images) -> Context:
     return Context(meta["namespace"], meta["name"], meta["uid"], spec, images)
 
 
-def _readable(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        parts = [f"spec.{'.'.join(str(p) for p in e['loc'])}: {e['msg']}" for e in error.errors()]
-        return "; ".join(parts)
-    return str(error)
+def _readable(error: ValidationError) -> str:
+    """One clause a field; an engine argument of no usable type fails each type it could have been."""
+    told: dict[str, str] = {}
+    for one in error.errors():
+        place = [str(part) for part in one["loc"]]
+        if place[:2] == ["engine", "args"] and len(place) > 2:
+            what = "write text, a number, true, false or a list of texts; nested settings as JSON text, '{\"a\": 1}'"
+            told[".".join(place[:3])] = what
+        else:
+            told[".".join(place)] = one["msg"]
+    return "; ".join(f"spec.{place}: {what}" for place, what in told.items())
 
 
 def _now() -> str:

@@ -28,6 +28,8 @@ async def observe(store: Store, kube: Kube, evidence: EvidenceReader, key: Key, 
     pods: list[PodView] = []
     routers: list[str] = []
     for live in store.children(key):
+        if live["kind"] == POD.name and live.get("status", {}).get("phase") in ("Failed", "Succeeded"):
+            continue  # evicted, or of a node that went: it holds nothing, and is replaced already
         if live["kind"] == POD.name:
             pod = PodView.of(live, await _mount_error(kube, live))
             pods.append(pod)
@@ -50,7 +52,7 @@ async def _mount_error(kube: Kube, pod: Manifest) -> str:
     meta = pod["metadata"]
     fields = f"regarding.kind=Pod,regarding.name={meta['name']},regarding.uid={meta['uid']}"
     try:
-        events = await kube.list(EVENT, meta["namespace"], fieldSelector=fields)
+        events = (await kube.list(EVENT, meta["namespace"], fieldSelector=fields)).items
     except KubeError as error:
         log.warning("events of pod %s: %s", meta["name"], error)
         return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,8 +11,9 @@ from phasewise_operator import render
 from phasewise_operator.kinds import DEPLOYMENT, SERVICE_ACCOUNT, Manifest
 from phasewise_operator.reconcile.owned import extract, owned_fields, owns
 from phasewise_operator.reconcile.state import Observed
-from phasewise_operator.render.context import Context, gpus_per_replica
+from phasewise_operator.render.context import Context, RenderError, gpus_per_replica
 from phasewise_operator.render.engine import EngineTemplate, engine_deployment, engine_template
+from phasewise_operator.render.stamp import digest
 from phasewise_operator.rollout import Rollout, Running, Wanted, plan_rollout
 from phasewise_runtime import contract
 
@@ -42,6 +44,15 @@ def make_plan(ctx: Context, observed: Observed) -> Plan:
         write=tuple(m for m in desired if needs_write(m, observed)),
         remove=tuple(m for m in observed.children.values() if _ref(m) not in names and _prunable(m)),
     )
+
+
+def repair_plan(ctx: Context, observed: Observed) -> tuple[Manifest, ...]:
+    """For a spec whose engines cannot be rendered: what does not depend on them is kept as it should be."""
+    try:
+        children = render.constant_children(ctx)
+    except RenderError:
+        return ()
+    return tuple(m for m in children if needs_write(m, observed))
 
 
 def needs_write(intent: Manifest, observed: Observed) -> bool:
@@ -75,12 +86,20 @@ def _wanted(ctx: Context, engines: Sequence[EngineTemplate]) -> list[Wanted]:
 
 
 def _running(observed: Observed) -> list[Running]:
-    found: list[Running] = []
-    for w in observed.workloads:
-        if w.role in contract.ENGINE_ROLES:
-            pods = sum(p.role == w.role and p.revision == w.revision for p in observed.pods)
-            found.append(Running(w.role, w.revision, w.fingerprint, w.replicas, w.ready, pods))
-    return found
+    """Every revision that has a Deployment or still has pods: draining ones hold their GPUs."""
+    pods = [p for p in observed.pods if p.role in contract.ENGINE_ROLES]
+    count = Counter((p.role, p.revision) for p in pods)
+    found = {
+        (w.role, w.revision): Running(
+            w.role, w.revision, w.fingerprint, w.replicas, w.ready, count[w.role, w.revision], w.gpus, w.served
+        )
+        for w in observed.workloads
+        if w.role in contract.ENGINE_ROLES
+    }
+    for p in pods:
+        left = Running(p.role, p.revision, "", 0, 0, count[p.role, p.revision], p.gpus, served=False)
+        found.setdefault((p.role, p.revision), left)
+    return list(found.values())
 
 
 def _old_deployments(observed: Observed, rollout: Rollout) -> list[Manifest]:
@@ -93,9 +112,12 @@ def _old_deployments(observed: Observed, rollout: Rollout) -> list[Manifest]:
             continue
         manifest = extract(live)
         manifest["spec"]["replicas"] = replicas
-        if replicas != workload.replicas:
-            intent = f"{manifest['metadata']['annotations'][contract.ANNOTATION_INTENT].partition('.')[0]}.{replicas}"
-            manifest["metadata"]["annotations"][contract.ANNOTATION_INTENT] = intent
+        annotations: dict[str, str] = manifest["metadata"].setdefault("annotations", {})
+        intent = annotations.pop(contract.ANNOTATION_INTENT, "")
+        # Whoever took the annotation away took nothing else that could be told: what is left of ours is meant.
+        annotations[contract.ANNOTATION_INTENT] = (
+            intent if replicas == workload.replicas and intent else digest(manifest)
+        )
         manifests.append(manifest)
     return manifests
 

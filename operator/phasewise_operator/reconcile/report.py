@@ -246,6 +246,10 @@ def _reconciling(ctx: Context, plan: Plan, settled: bool, stalled: Verdict, view
         return Verdict("Reconciling", ConditionStatus.FALSE, stalled.reason, "stalled: see the condition Stalled")
     waits = ", ".join(f"{v.role} {v.current} of {v.desired}" for v in views if v.current < v.desired)
     text = plan.rollout.reason or f"waiting for replicas of the newest spec: {waits}"
+    trouble = next((v.trouble for v in views if v.trouble), None)
+    if trouble:
+        hint = "; free capacity, or set spec.scaling.gpuBudget so that the old revision goes first"
+        text += f"; {trouble.reason}: {trouble.message}{hint if trouble.reason == 'Unschedulable' else ''}"
     return Verdict("Reconciling", ConditionStatus.TRUE, "RollingOut" if plan.rollout.reason else "Progressing", text)
 
 

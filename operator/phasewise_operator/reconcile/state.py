@@ -25,6 +25,10 @@ class Workload:
     observed: bool
     """Its status speaks of its newest generation."""
     created: str
+    gpus: int = 0
+    """GPUs a replica."""
+    served: bool = False
+    """All its pods were available at least once: it is more than an attempt."""
     replica_failure: str = ""
     """Why its pods cannot be created: quota, admission."""
 
@@ -34,6 +38,7 @@ class Workload:
         spec, status = live.get("spec", {}), live.get("status", {})
         conditions = {c["type"]: c for c in status.get("conditions", [])}
         failure = conditions.get("ReplicaFailure", {})
+        progress = conditions.get("Progressing", {})
         return cls(
             name=live["metadata"]["name"],
             role=labels.get(contract.LABEL_ROLE, ""),
@@ -45,6 +50,8 @@ class Workload:
             updated=status.get("updatedReplicas", 0),
             observed=status.get("observedGeneration", 0) >= live["metadata"].get("generation", 0),
             created=live["metadata"].get("creationTimestamp", ""),
+            gpus=int(labels.get(contract.LABEL_GPUS, "0")),
+            served=progress.get("reason") == "NewReplicaSetAvailable",
             replica_failure=failure.get("message", "") if failure.get("status") == "True" else "",
         )
 
@@ -69,6 +76,7 @@ class PodView:
     revision: str
     ready: bool
     deleting: bool
+    gpus: int = 0
     unschedulable: str = ""
     """The scheduler's message."""
     waiting_reason: str = ""
@@ -92,11 +100,12 @@ class PodView:
             revision=labels.get(contract.LABEL_REVISION, ""),
             ready=conditions.get("Ready", {}).get("status") == "True",
             deleting="deletionTimestamp" in live["metadata"],
+            gpus=int(labels.get(contract.LABEL_GPUS, "0")),
             unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
             waiting_reason=waiting.get("reason", ""),
             waiting_message=waiting.get("message", ""),
             ended=_ended(status),
-            restarts=sum(c.get("restartCount", 0) for c in status.get("containerStatuses", [])),
+            restarts=sum(c.get("restartCount", 0) for c in _container_statuses(status)),
             mount_error=mount_error,
         )
 

@@ -3,6 +3,7 @@
 | what the pod shows                           | reason                           | stalls                    |
 |----------------------------------------------|----------------------------------|---------------------------|
 | the scheduler found no node                  | Unschedulable                    | no: a node may come       |
+| the claim of a pvc:// model is not there     | ModelUnavailable                 | yes                       |
 | a secret or volume is missing (from Events)  | SecretNotFound, VolumeNotMounted | yes                       |
 | the image cannot be had                      | ImageUnavailable                 | yes                       |
 | the container cannot be made                 | InvalidPod                       | yes                       |
@@ -23,6 +24,7 @@ from phasewise_runtime import contract
 
 _IMAGE: Final = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
 _CONFIG: Final = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+_CLAIM: Final = re.compile(r'persistentvolumeclaim "([^"]+)" not found')
 _SECRET: Final = re.compile(r'secret "([^"]+)" not found')
 _EXITS: Final = {contract.EXIT_ENGINE: "EngineFailed", contract.EXIT_STARTUP: "EngineNotServing"}
 _LONGEST: Final = 1000
@@ -44,19 +46,28 @@ def trouble_of(pods: Sequence[PodView]) -> Trouble | None:
 
 def _of(pod: PodView) -> Trouble | None:
     if pod.unschedulable:
-        return Trouble("Unschedulable", f"pod {pod.name}: {pod.unschedulable}", stalls=False)
+        return _unschedulable(pod)
     if pod.mount_error:
         return _mount(pod)
-    if pod.waiting_reason in _IMAGE:
-        hint = "check the image's name and tag, and spec.imagePullSecrets"
-        return Trouble(
-            "ImageUnavailable", f"pod {pod.name}: {pod.waiting_message or pod.waiting_reason}; {hint}", stalls=True
-        )
+    if pod.waiting_reason in (*_IMAGE, *_CONFIG):
+        return _waiting(pod)
+    return _failure(pod, pod.ended) if pod.ended else None
+
+
+def _unschedulable(pod: PodView) -> Trouble:
+    if claim := _CLAIM.search(pod.unschedulable):
+        text = f"claim {claim[1]} is not there: create it in this namespace, or correct spec.model.uri"
+        return Trouble("ModelUnavailable", f"{text}; pod {pod.name} waits for it", stalls=True)
+    return Trouble("Unschedulable", f"pod {pod.name}: {pod.unschedulable}", stalls=False)
+
+
+def _waiting(pod: PodView) -> Trouble:
+    text = f"pod {pod.name}: {pod.waiting_message or pod.waiting_reason}"
     if pod.waiting_reason in _CONFIG:
-        return Trouble("InvalidPod", f"pod {pod.name}: {pod.waiting_message or pod.waiting_reason}", stalls=True)
-    if pod.ended:
-        return _failure(pod, pod.ended)
-    return None
+        return Trouble("InvalidPod", text, stalls=True)
+    return Trouble(
+        "ImageUnavailable", f"{text}; check the image's name and tag, and spec.imagePullSecrets", stalls=True
+    )
 
 
 def _mount(pod: PodView) -> Trouble:
@@ -68,7 +79,7 @@ def _mount(pod: PodView) -> Trouble:
 
 
 def _failure(pod: PodView, ended: Ended) -> Trouble:
-    again = pod.restarts > 0
+    again = pod.restarts > 1  # the kubelet's first restart is at once, and often all that was needed
     if ended.reason == "OOMKilled":
         hint = "raise resources.limits.memory, or lower the engine's KV cache in spec.engine.args"
         return Trouble("OutOfMemory", f"pod {pod.name} was killed for want of memory: {hint}", again)

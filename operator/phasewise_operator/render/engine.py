@@ -22,20 +22,24 @@ from phasewise_runtime.model.uri import ModelLocation, ModelUriError, model_loca
 
 CONTAINER: Final = "engine"
 STARTUP_SECONDS: Final = 3600
-KV_ARGS: Final = (
-    "block-size",
-    "disable-hybrid-kv-cache-manager",
-    "dtype",
-    "enable-prefix-caching",
-    "hf-overrides",
-    "kv-cache-dtype",
-    "kv-transfer-config",
-    "quantization",
-    "revision",
-    "speculative-config",
-    "attention-backend",
+PROBED_SECONDS: Final = STARTUP_SECONDS + 600
+"""The launcher, which can say why, gives up before the kubelet does; its time begins after preflight."""
+KV_NEUTRAL_ARGS: Final = frozenset(
+    (
+        *("max-num-seqs", "max-num-batched-tokens", "max-model-len", "gpu-memory-utilization", "kv-cache-memory-bytes"),
+        *(
+            "num-gpu-blocks-override",
+            "enforce-eager",
+            "compilation-config",
+            "cudagraph-capture-sizes",
+            "async-scheduling",
+        ),
+        *("distributed-executor-backend", "enable-chunked-prefill", "scheduling-policy", "enable-log-requests"),
+        *("chat-template", "tool-call-parser", "enable-auto-tool-choice", "reasoning-parser", "max-logprobs"),
+        *("enable-prompt-tokens-details", "download-dir", "load-format", "uvicorn-log-level", "async-scheduling"),
+    )
 )
-"""Engine arguments that decide what a KV block means."""
+"""Engine arguments known not to change what a KV block means. Any other may: pairs of unlike KV are silently wrong."""
 KV_ENV: Final = ("VLLM_ATTENTION_BACKEND", "VLLM_KV_CACHE_LAYOUT")
 
 
@@ -62,6 +66,7 @@ def engine_template(ctx: Context, role: str) -> EngineTemplate:
         **common_labels(ctx, role),
         contract.LABEL_REVISION: revision,
         contract.LABEL_FINGERPRINT: fingerprint,
+        contract.LABEL_GPUS: str(gpus_per_replica(pool)),
         contract.LABEL_LLMD_ROLE: role if ctx.disaggregated else "prefill-decode",
         contract.LABEL_LLMD_MODEL: label_value(ctx.model_name),
     }
@@ -73,12 +78,13 @@ def engine_deployment(ctx: Context, engine: EngineTemplate, replicas: int) -> Ma
     spec = {
         "replicas": replicas,
         "revisionHistoryLimit": 1,
-        "progressDeadlineSeconds": STARTUP_SECONDS + 600,
+        "progressDeadlineSeconds": PROBED_SECONDS,
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
         "selector": {"matchLabels": selector(ctx, engine.role, engine.revision)},
         "template": engine.template,
     }
-    labels = {contract.LABEL_REVISION: engine.revision, contract.LABEL_FINGERPRINT: engine.fingerprint}
+    kept = (contract.LABEL_REVISION, contract.LABEL_FINGERPRINT, contract.LABEL_GPUS)
+    labels = {name: engine.template["metadata"]["labels"][name] for name in kept}
     name = ctx.child_name(engine.role, engine.revision)
     return stamp(ctx, DEPLOYMENT, name, engine.role, {"spec": spec}, labels)
 
@@ -174,7 +180,7 @@ def _container(ctx: Context, pool: Pool, config: EngineConfig) -> dict[str, Any]
         ],
         "resources": _resources(pool),
         "securityContext": pods.CONTAINER_SECURITY,
-        "startupProbe": pods.http_probe(contract.PATH_STARTED, "launcher", period=2, failures=STARTUP_SECONDS // 2),
+        "startupProbe": pods.http_probe(contract.PATH_STARTED, "launcher", period=2, failures=PROBED_SECONDS // 2),
         "readinessProbe": pods.http_probe(contract.PATH_READY, "launcher", period=2, failures=3),
         "livenessProbe": pods.http_probe(contract.PATH_LIVE, "launcher", period=10, failures=6),
         "terminationMessagePath": contract.TERMINATION_LOG,
@@ -246,6 +252,11 @@ def _revision_inputs(ctx: Context, pool: Pool, config: EngineConfig) -> dict[str
     }
 
 
+def _decides_kv(argument: str) -> bool:
+    """`a.b` sets one key of the setting `a`; `no-a` is `a` set to false."""
+    return argument.partition(".")[0].removeprefix("no-") not in KV_NEUTRAL_ARGS
+
+
 def _kv_inputs(config: EngineConfig, template: dict[str, Any]) -> dict[str, Any]:
     """What must be equal for one pod to read another's KV blocks. Parallel sizes may differ: NIXL maps them."""
     container = next(c for c in template["spec"]["containers"] if c["name"] == CONTAINER)
@@ -255,6 +266,6 @@ def _kv_inputs(config: EngineConfig, template: dict[str, Any]) -> dict[str, Any]
         "model": config.model_uri,
         "connector": "NixlConnector" if config.disaggregated else None,
         "device": config.device,
-        "args": {name: config.args[name] for name in KV_ARGS if name in config.args},
+        "args": {name: value for name, value in config.args.items() if _decides_kv(name)},
         "env": {name: env[name] for name in KV_ENV if name in env},
     }

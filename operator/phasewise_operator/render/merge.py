@@ -36,37 +36,55 @@ def _merge(ours: Mapping[str, Any], theirs: Mapping[str, Any], where: str) -> di
     for key, value in theirs.items():
         at = f"{where}.{key}"
         mine = merged.get(key)
-        if isinstance(value, Mapping) and isinstance(mine, Mapping):
-            merged[key] = _merge(cast("Mapping[str, Any]", mine), cast("Mapping[str, Any]", value), at)
-        elif isinstance(value, list) and isinstance(mine, list) and key in MERGE_KEYS:
-            merged[key] = _merge_list(cast("list[Any]", mine), cast("list[Any]", value), MERGE_KEYS[key], at)
+        if isinstance(mine, Mapping):
+            merged[key] = _merge(cast("Mapping[str, Any]", mine), _mapping(value, at), at)
+        elif isinstance(mine, list) and key in MERGE_KEYS:
+            merged[key] = _merge_list(cast("list[Any]", mine), value, MERGE_KEYS[key], at)
         else:
             merged[key] = value
     return merged
 
 
-def _merge_list(ours: list[Any], theirs: list[Any], key: str, where: str) -> list[Any]:
+def _merge_list(ours: list[Any], theirs: Any, key: str, where: str) -> list[Any]:
     merged = {item[key]: item for item in ours}
-    for item in theirs:
-        if not isinstance(item, Mapping) or key not in item:
-            raise RenderError(f"{where}: each entry needs {key!r}, by which it is merged with what Phasewise renders")
-        entry = cast("Mapping[str, Any]", item)
+    for entry in _entries(theirs, key, where):
         merged[entry[key]] = _merge(merged.get(entry[key], {}), entry, f"{where}[{entry[key]}]")
     return list(merged.values())
 
 
 def _refuse_owned(theirs: Mapping[str, Any], where: str, container: str) -> None:
-    labels = theirs.get("metadata", {}).get("labels", {})
+    meta = _mapping(theirs.get("metadata", {}), f"{where}.metadata")
+    labels = _mapping(meta.get("labels", {}), f"{where}.metadata.labels")
     reserved = [k for k in labels if k.startswith(f"{contract.API_GROUP}/") or k == contract.LABEL_MANAGED_BY]
     if reserved:
         raise RenderError(f"{where}.metadata.labels sets {reserved[0]}, which Phasewise sets itself: leave it out")
-    for entry in theirs.get("spec", {}).get("containers", []):
-        if not isinstance(entry, Mapping) or cast("Mapping[str, Any]", entry).get("name") != container:
-            continue
-        at = f"{where}.spec.containers[{container}]"
-        for field in ("command", "args"):
-            if field in entry:
-                raise RenderError(f"{at}.{field} is Phasewise's: write vLLM arguments in spec.engine.args")
-        for env in cast("Mapping[str, Any]", entry).get("env", []):
-            if env.get("name") in OWNED_ENV:
-                raise RenderError(f"{at}.env sets {env['name']}, which Phasewise sets itself: leave it out")
+    spec = _mapping(theirs.get("spec", {}), f"{where}.spec")
+    for entry in _entries(spec.get("containers", []), "name", f"{where}.spec.containers"):
+        if entry["name"] == container:
+            _refuse_owned_container(entry, f"{where}.spec.containers[{container}]")
+
+
+def _refuse_owned_container(entry: Mapping[str, Any], where: str) -> None:
+    for field in ("command", "args"):
+        if field in entry:
+            raise RenderError(f"{where}.{field} is Phasewise's: write vLLM arguments in spec.engine.args")
+    for env in _entries(entry.get("env", []), "name", f"{where}.env"):
+        if env["name"] in OWNED_ENV:
+            raise RenderError(f"{where}.env sets {env['name']}, which Phasewise sets itself: leave it out")
+
+
+def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise RenderError(f"{where} must be a mapping of names to values, not {value!r}")
+    return cast("Mapping[str, Any]", value)
+
+
+def _entries(value: Any, key: str, where: str) -> list[Mapping[str, Any]]:
+    """A list of mappings that each have a usable `key`, by which they are merged."""
+    if not isinstance(value, list):
+        raise RenderError(f"{where} must be a list, not {value!r}")
+    entries = [_mapping(item, f"{where}[{n}]") for n, item in enumerate(cast("list[Any]", value))]
+    for entry in entries:
+        if not isinstance(entry.get(key), str | int):
+            raise RenderError(f"{where}: each entry needs {key!r}, by which it is merged with what Phasewise renders")
+    return entries

@@ -27,7 +27,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Running:
-    """A live Deployment of an engine role."""
+    """A revision of an engine role that runs: a Deployment, or (replicas 0) the pods that are left of one."""
 
     role: str
     revision: str
@@ -36,6 +36,10 @@ class Running:
     ready: int
     pods: int
     """Pods that exist, terminating ones too: they hold their GPUs until they are gone."""
+    gpus: int
+    """GPUs a pod."""
+    served: bool
+    """It was available as a whole once."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +57,8 @@ def plan_rollout(wanted: Sequence[Wanted], running: Sequence[Running], gpu_budge
     old = [r for r in running if r.revision not in {w.revision for w in wanted if w.role == r.role}]
     if not old:
         return Rollout({w.role: w.replicas for w in wanted}, {}, "")
-    if gpu_budget is not None and _gpus(wanted, running) > gpu_budget:
-        return _release_first(wanted, old, gpu_budget)
+    if gpu_budget is not None and _gpus(wanted, old) > gpu_budget:
+        return _release_first(wanted, now, old, gpu_budget)
     whole = all(_ready(now, w) >= w.replicas for w in wanted)
     kept: dict[tuple[str, str], int] = {}
     for want in wanted:
@@ -72,29 +76,31 @@ def _ready(now: Mapping[tuple[str, str], Running], want: Wanted) -> int:
 
 
 def _keep(want: Wanted, was: Running, ready: int) -> int:
-    """Replicas an old revision keeps: what never got ready serves nobody; a readable peer is replaced one by one."""
-    if was.ready == 0:
+    """Replicas an old revision keeps: what never served goes at once; a readable peer is replaced one by one.
+
+    One that is merely not ready at this moment may be the only one that can serve again.
+    """
+    if was.ready == 0 and not was.served:
         return 0
     if was.fingerprint == want.fingerprint:
         return max(0, min(was.replicas, want.replicas - ready))
     return was.replicas
 
 
-def _gpus(wanted: Sequence[Wanted], running: Sequence[Running]) -> int:
+def _gpus(wanted: Sequence[Wanted], old: Sequence[Running]) -> int:
     """GPUs held if the new came beside the old."""
-    each = {w.role: w.gpus for w in wanted}
-    current = {(w.role, w.revision) for w in wanted}
-    held = sum(max(r.pods, r.replicas) * each.get(r.role, 0) for r in running if (r.role, r.revision) not in current)
-    return held + sum(w.replicas * w.gpus for w in wanted)
+    return sum(max(r.pods, r.replicas) * r.gpus for r in old) + sum(w.replicas * w.gpus for w in wanted)
 
 
-def _release_first(wanted: Sequence[Wanted], old: Sequence[Running], budget: int) -> Rollout:
-    """The old goes at once; the new takes, in the order of the roles, what its pods have let go."""
-    each = {w.role: w.gpus for w in wanted}
-    free = budget - sum(r.pods * each.get(r.role, 0) for r in old)
+def _release_first(
+    wanted: Sequence[Wanted], now: Mapping[tuple[str, str], Running], old: Sequence[Running], budget: int
+) -> Rollout:
+    """The old goes at once; the new takes, in the order of the roles, what its pods have let go. It never shrinks."""
+    free = budget - sum(r.pods * r.gpus for r in old)
     current: dict[str, int] = {}
     for want in wanted:
         fits = want.replicas if want.gpus == 0 else max(0, min(want.replicas, free // want.gpus))
-        current[want.role] = fits
-        free -= fits * want.gpus
+        found = now.get((want.role, want.revision))
+        current[want.role] = max(fits, min(want.replicas, found.replicas) if found else 0)
+        free -= current[want.role] * want.gpus
     return Rollout(current, {}, f"the GPU budget of {budget} does not hold both revisions: the old goes first")

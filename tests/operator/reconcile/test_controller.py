@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from phasewise_operator.kinds import EVENT, INFERENCE_SERVICE, Kind, Manifest, kind_of
-from phasewise_operator.kube import Kube, KubeError, NotLeadingError
+from phasewise_operator.kinds import EVENT, INFERENCE_SERVICE, SERVICE, Kind, Manifest, kind_of
+from phasewise_operator.kube import Kube, KubeError, Listing, NotLeadingError
 from phasewise_operator.metrics import Metrics
 from phasewise_operator.queue import WorkQueue
 from phasewise_operator.reconcile.controller import Controller
@@ -41,8 +41,8 @@ class Api:
     async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         return copy.deepcopy(self.objects.get((kind.name, name)))
 
-    async def list(self, kind: Kind, namespace: str | None, **query: str) -> list[Manifest]:
-        return []
+    async def list(self, kind: Kind, namespace: str | None, **query: str) -> Listing:
+        return Listing([], 0)
 
     async def apply(self, manifest: Manifest, subresource: str | None = None) -> Manifest:
         kind, name = manifest["kind"], manifest["metadata"]["name"]
@@ -179,6 +179,44 @@ async def test_somebody_elses_object_is_left_alone(api: Api, controller: Control
     await one_pass(controller)
     assert api.objects["Service", "chat"] == theirs
     assert condition(api, "Stalled") == ("True", "NameConflict")
+
+
+async def test_a_child_of_ours_without_an_owner_is_adopted(
+    api: Api, controller: Controller, user_applies: Apply
+) -> None:
+    """As `kubectl delete --cascade=orphan` leaves it, to be applied again without an outage."""
+    user_applies()
+    await one_pass(controller)
+    orphan = api.objects["Service", "chat"]
+    del orphan["metadata"]["ownerReferences"]
+    orphan["metadata"]["resourceVersion"] = "1000"
+    controller.store.put(SERVICE, copy.deepcopy(orphan))
+    controller.queue.add(KEY)
+    assert await one_pass(controller)
+    assert api.objects["Service", "chat"]["metadata"]["ownerReferences"]
+
+
+async def test_a_spec_that_cannot_be_rendered_does_not_stop_drift_repair(
+    api: Api, controller: Controller, user_applies: Apply
+) -> None:
+    user_applies()
+    await one_pass(controller)
+    gone = api.objects.pop(("Service", "chat"))
+    controller.store.drop(SERVICE, gone)
+    user_applies(generation=2, engine={"args": {"host": "::"}})
+    await one_pass(controller)
+    assert ("Service", "chat") in api.objects
+    assert condition(api, "Stalled") == ("True", "InvalidSpec")
+
+
+async def test_nested_engine_arguments_are_told_how_to_be_written(
+    api: Api, controller: Controller, user_applies: Apply
+) -> None:
+    user_applies(engine={"args": {"speculative-config": {"method": "ngram"}}})
+    await one_pass(controller)
+    stalled = next(c for c in api.objects["InferenceService", "chat"]["status"]["conditions"] if c["type"] == "Stalled")
+    assert stalled["message"].startswith("spec.engine.args.speculative-config: write")
+    assert stalled["message"].count("speculative-config") == 1
 
 
 async def test_a_lost_lease_ends_the_pass_at_once(api: Api, controller: Controller, user_applies: Apply) -> None:
