@@ -6,10 +6,12 @@ breaks it: the order of the files is stated here.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import cast
 
+import pluggy
 import pytest
 import yaml
 from _pytest.capture import CaptureManager
@@ -19,6 +21,7 @@ from e2e.demo import SERVICE as DEMO
 from e2e.demo import is_local
 from e2e.images import ROOT
 from e2e.stack import bring_up, step
+from phasewise_runtime import contract
 
 NAMESPACE = "e2e"
 FILES = (
@@ -44,6 +47,30 @@ def shown(config: pytest.Config) -> AbstractContextManager[None]:
     """Progress is for whoever waits: it goes past pytest's capture."""
     manager = cast("CaptureManager", config.pluginmanager.getplugin("capturemanager"))
     return manager.global_and_fixture_disabled()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pluggy.Result[pytest.TestReport], None]:
+    """A failure is told with what the cluster looked like: it is gone when somebody reads of it."""
+    report = (yield).get_result()
+    if report.failed:
+        report.sections.append(("cluster", evidence()))
+
+
+def evidence() -> str:
+    commands = (
+        ("-n", NAMESPACE, "get", "infsvc,pods", "-o", "wide"),
+        ("-n", NAMESPACE, "logs", "-l", f"{contract.LABEL_ROLE}={contract.ROUTER}", "--tail=40", "--prefix"),
+        ("-n", NAMESPACE, "logs", "-l", f"{contract.LABEL_ROLE}={contract.DECODE}", "--tail=15", "--prefix"),
+        ("-n", "phasewise", "logs", "-l", "app.kubernetes.io/name=phasewise", "--tail=15", "--prefix"),
+    )
+    told: list[str] = []
+    for command in commands:
+        try:
+            told.append(cluster.kubectl(*command))
+        except cluster.ClusterError as error:
+            told.append(str(error))
+    return "\n".join(told)
 
 
 @dataclass(frozen=True)

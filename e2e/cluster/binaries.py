@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.cluster.progress import phase, say
+from e2e.cluster.progress import exclusive, phase, say
 from e2e.cluster.settings import ClusterError, Settings
 
 SOURCE = Path(__file__).with_name("go")
@@ -96,7 +96,9 @@ def programs(settings: Settings) -> Mapping[str, Path]:
         return found
     folder = _built_folder(settings, wanted)
     if not folder.is_dir():
-        _build(settings, wanted, folder)
+        with exclusive(settings.cache / "build.lock", "build"):
+            if not folder.is_dir():
+                _build(settings, wanted, folder)
     return {name: folder / name for name in PROGRAMS}
 
 
@@ -162,7 +164,7 @@ def _environment(settings: Settings) -> dict[str, str]:
 def _packages(settings: Settings, go: str) -> int:
     """How many packages the build has, for its progress; this also downloads the modules."""
     listed = subprocess.run(
-        [go, "list", "-deps", *GO_PACKAGES],
+        [go, "list", "-modcacherw", "-deps", *GO_PACKAGES],
         cwd=SOURCE,
         env=_environment(settings),
         capture_output=True,

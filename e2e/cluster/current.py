@@ -140,6 +140,7 @@ class CurrentCluster:
 def _started(pid: int) -> str:
     """When a process began, in the kernel's ticks: with its number, which is used again, this names it."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return "gone"
+    return "gone" if fields[0] == "Z" else fields[19]

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +21,11 @@ from e2e.cluster.components import COMPONENTS, command_lines
 from e2e.cluster.interface import parse_target
 from e2e.cluster.packages import ensure_system_packages
 from e2e.cluster.pki import ensure_certificates
-from e2e.cluster.progress import phase, say, wait_for
+from e2e.cluster.progress import exclusive, phase, say, wait_for
 from e2e.cluster.settings import API_SERVER_PORT, NODE_IP, NODE_NAME, ClusterError, Settings
 from e2e.cluster.status import report
 
+UP_OR_DOWN = "up or down"
 FORWARDER = "e2e.cluster.forward"
 API_FORWARD = "kube-apiserver"
 INSIDE = ("kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy")
@@ -40,7 +39,7 @@ class LocalCluster:
     def up(self) -> None:
         _check_root()
         ensure_system_packages()
-        with self._locked():
+        with exclusive(self.settings.lock, UP_OR_DOWN):
             programs = binaries.programs(self.settings)
             with phase("node ready to take the parts"):
                 self._forget_before_reboot()
@@ -52,7 +51,7 @@ class LocalCluster:
 
     def down(self) -> None:
         _check_root()
-        with self._locked(), phase("down; only the cache remains"):
+        with exclusive(self.settings.lock, UP_OR_DOWN), phase("down; only the cache remains"):
             node.stop(self.settings)
             node.remove_tree(self.settings.state)
             with contextlib.suppress(OSError):  # others may keep their state beside it
@@ -232,18 +231,6 @@ class LocalCluster:
 
     def _node_or_none(self) -> node.Node | None:
         return node.find(self.settings)
-
-    @contextmanager
-    def _locked(self) -> Generator[None]:
-        """One `up` or `down` at a time; the lock is the kernel's, so no interruption leaves it behind."""
-        self.settings.lock.parent.mkdir(parents=True, exist_ok=True)
-        with self.settings.lock.open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                say("waiting for another up or down to end")
-                fcntl.flock(file, fcntl.LOCK_EX)
-            yield
 
 
 def service_ports(service: Mapping[str, Any]) -> dict[str, int]:

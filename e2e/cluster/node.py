@@ -63,7 +63,7 @@ def start(settings: Settings, pause: Path) -> Node:
     _detached([*namespaces, *init], settings, log)
 
     def furnished() -> bool:
-        if not list(_marked(settings)):
+        if log.stat().st_size and not list(_marked(settings)):
             raise ClusterError(f"the node's namespaces could not be made:\n{log.read_text()[-2000:]}")
         return find(settings) is not None
 

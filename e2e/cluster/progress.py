@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 
 from e2e.cluster.settings import ClusterError
 
@@ -21,6 +23,19 @@ def phase(what: str) -> Generator[None]:
     started = time.monotonic()
     yield
     say(f"{what} ({time.monotonic() - started:.1f} s)")
+
+
+@contextmanager
+def exclusive(lock: Path, other: str) -> Generator[None]:
+    """One at a time; the lock is the kernel's, so no interruption leaves it behind."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting for another {other} to end")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def wait_for(condition: Callable[[], object], seconds: float, otherwise: str) -> None:

@@ -51,7 +51,7 @@ CASES: list[tuple[dict[str, Any], str, str | None, bool, str]] = [
         True,
         "secret hf is not there: create it",
     ),
-    (waiting("ContainerCreating"), "claim is lost", "VolumeNotMounted", True, "claim is lost"),
+    (waiting("ContainerCreating"), "claim is lost", "VolumeNotMounted", False, "claim is lost"),
     (waiting("ImagePullBackOff", "no such tag"), "", "ImageUnavailable", True, "no such tag"),
     (waiting("CreateContainerConfigError", "bad user"), "", "InvalidPod", True, "bad user"),
     (ended("spec.model.uri x: no folder", 0, 78), "", "ModelUnavailable", True, "no folder"),

@@ -4,7 +4,8 @@
 |----------------------------------------------|----------------------------------|---------------------------|
 | the scheduler found no node                  | Unschedulable                    | no: a node may come       |
 | the claim of a pvc:// model is not there     | ModelUnavailable                 | yes                       |
-| a secret or volume is missing (from Events)  | SecretNotFound, VolumeNotMounted | yes                       |
+| a secret is missing (from Events)            | SecretNotFound                   | yes                       |
+| a volume cannot be mounted (from Events)     | VolumeNotMounted                 | no: the kubelet tries on  |
 | the image cannot be had                      | ImageUnavailable                 | yes                       |
 | the container cannot be made                 | InvalidPod                       | yes                       |
 | it was killed for memory                     | OutOfMemory                      | from the second time on   |
@@ -75,7 +76,7 @@ def _mount(pod: PodView) -> Trouble:
     if missing:
         text = f"secret {missing[1]} is not there: create it in this namespace; pod {pod.name} waits for it"
         return Trouble("SecretNotFound", text, stalls=True)
-    return Trouble("VolumeNotMounted", f"pod {pod.name}: {pod.mount_error}", stalls=True)
+    return Trouble("VolumeNotMounted", f"pod {pod.name}: {pod.mount_error}", stalls=False)
 
 
 def _failure(pod: PodView, ended: Ended) -> Trouble:
