@@ -218,6 +218,15 @@ def _label(socket: Path, name: str, source: str) -> None:
 
 def _import(socket: Path, archive: int) -> None:
     _checked(runtime.ctr(socket, "images", "import", "-", stdin=archive))
+    if stale := stale_ids(runtime.ctr(socket, "images", "list").stdout):
+        _checked(runtime.ctr(socket, "images", "rm", *stale))
+
+
+def stale_ids(listing: str) -> list[str]:
+    """Of containerd's images those that no name leads to any more: each would keep an old image's gigabytes."""
+    rows = [line.split() for line in listing.splitlines()[1:] if line.strip()]
+    named = {row[2] for row in rows if not row[0].startswith("sha256:")}
+    return [row[0] for row in rows if row[0].startswith("sha256:") and row[2] not in named]
 
 
 def _checked(done: subprocess.CompletedProcess[str]) -> None:

@@ -9,7 +9,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from e2e.cluster.images import Recipe, archive_identity, busybox, canonical, identity, write_archive
+from e2e.cluster.images import Recipe, archive_identity, busybox, canonical, identity, stale_ids, write_archive
 from e2e.cluster.settings import ClusterError
 
 
@@ -76,3 +76,13 @@ def test_what_is_no_archive_is_refused_with_its_name(tmp_path: Path) -> None:
     wrong.write_text("not a tar file, though long enough to look at" * 100)
     with pytest.raises(ClusterError, match=r"notes\.txt is not a docker archive"):
         archive_identity(wrong)
+
+
+def test_an_image_that_lost_its_name_is_stale_and_one_that_has_it_is_not() -> None:
+    listing = """REF TYPE DIGEST SIZE PLATFORMS LABELS
+docker.io/phasewise/operator:dev application/x sha256:new 1.0 MiB linux/amd64 -
+sha256:idnew application/x sha256:new 1.0 MiB linux/amd64 io.cri-containerd.image=managed
+sha256:idold application/x sha256:old 1.0 MiB linux/amd64 io.cri-containerd.image=managed
+"""
+    assert stale_ids(listing) == ["sha256:idold"]
+    assert stale_ids("REF TYPE DIGEST\n") == []
