@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup demo down clean test lint unit e2e crds images bench
+.PHONY: help setup demo down clean test lint cluster unit e2e crds images bench
 
 help: ## what there is
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,7 +30,7 @@ clean: setup ## the build cache and the virtual environment too
 	@$(BIN)/python -m e2e.clean
 	@rm -rf .venv .pytest_cache .ruff_cache .hypothesis .coverage
 
-test: lint unit e2e ## everything that CI runs
+test: lint cluster unit e2e ## everything that CI runs
 
 lint: setup ## style, types, the rooms' contracts, generated files
 	@$(BIN)/ruff check .
@@ -43,7 +43,11 @@ unit: setup ## without a cluster, with coverage; the pure rooms must stay above 
 	@$(BIN)/pytest -q --cov --cov-report=
 	@$(BIN)/coverage report --include='$(PURE)' --fail-under=95
 
-PURE := operator/phasewise_operator/api/*,operator/phasewise_operator/render/*,operator/phasewise_operator/rollout/*,operator/phasewise_operator/reconcile/plan.py,operator/phasewise_operator/reconcile/report.py,operator/phasewise_operator/reconcile/owned.py,operator/phasewise_operator/reconcile/trouble.py,runtime/phasewise_runtime/contract.py,runtime/phasewise_runtime/engine/command.py,runtime/phasewise_runtime/engine/config.py,runtime/phasewise_runtime/model/uri.py,runtime/phasewise_runtime/router/policy.py,runtime/phasewise_runtime/router/protocol.py
+ROUTER := runtime/phasewise_runtime/router
+PURE := operator/phasewise_operator/api/*,operator/phasewise_operator/render/*,operator/phasewise_operator/rollout/*,operator/phasewise_operator/reconcile/plan.py,operator/phasewise_operator/reconcile/report.py,operator/phasewise_operator/reconcile/owned.py,operator/phasewise_operator/reconcile/trouble.py,operator/phasewise_operator/reconcile/state.py,runtime/phasewise_runtime/contract.py,runtime/phasewise_runtime/engine/command.py,runtime/phasewise_runtime/engine/config.py,runtime/phasewise_runtime/model/uri.py,$(ROUTER)/policy.py,$(ROUTER)/protocol.py,$(ROUTER)/sse.py,$(ROUTER)/assembly.py,$(ROUTER)/breaker.py,$(ROUTER)/errors.py,$(ROUTER)/headers.py,$(ROUTER)/pods.py
+
+cluster: setup ## the local cluster, with the helm that the chart's tests use
+	@$(BIN)/python -m e2e.cluster up
 
 e2e: setup ## on the local cluster, with real engines
 	@$(BIN)/pytest -q e2e
@@ -53,3 +57,6 @@ crds: setup ## write crds/ and the chart's copy from the models
 
 images: setup ## build the images that ship
 	@$(BIN)/python -m e2e.images build all
+
+bench: setup ## what the README claims, measured on the cluster that is up
+	@$(BIN)/python -m bench.children 20

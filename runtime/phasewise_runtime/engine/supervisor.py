@@ -35,6 +35,8 @@ _IDLE_PROBES: Final = 2
 """Pages in a row that must show an idle engine: a request may be between two of vLLM's counters."""
 _KILL_GRACE_SECONDS: Final = 2
 _PREFLIGHT_SECONDS: Final = 300
+_BESIDE: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Asks the engine itself, whatever proxy the pod's environment names."""
 
 
 class LaunchError(Exception):
@@ -187,7 +189,7 @@ class Supervisor:
 
     def _get(self, path: str) -> str | None:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._config.engine_port}{path}", timeout=5) as answer:
+            with _BESIDE.open(f"http://127.0.0.1:{self._config.engine_port}{path}", timeout=5) as answer:
                 return answer.read().decode(errors="replace")
         except (OSError, HTTPException, urllib.error.URLError):
             return None

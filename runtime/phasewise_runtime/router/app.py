@@ -32,7 +32,7 @@ _METHODS = {Endpoint.CHAT.value: "POST", Endpoint.COMPLETIONS.value: "POST", "/v
 def build_app(settings: Settings, keys: ApiKeys, relay: Relay) -> web.Application:
     app = web.Application(client_max_size=settings.max_body_bytes)
     for endpoint in Endpoint:
-        app.router.add_post(endpoint.value, _guard(keys, _completion(relay, endpoint, settings)))
+        app.router.add_post(endpoint.value, _guard(keys, _completion(relay, endpoint)))
     models = _guard(keys, _models(settings))
     app.router.add_get("/v1/models", models)
     app.router.add_get("/v1/models/{model:.+}", models)
@@ -65,20 +65,11 @@ def _guard(keys: ApiKeys, handler: Handler) -> Callable[[web.Request], Awaitable
     return guarded
 
 
-def _completion(relay: Relay, endpoint: Endpoint, settings: Settings) -> Handler:
+def _completion(relay: Relay, endpoint: Endpoint) -> Handler:
     async def handle(request: web.Request, request_id: str) -> web.StreamResponse:
-        return await relay.serve(request, request_id, endpoint, await _read(request, settings.max_body_bytes))
+        return await relay.serve(request, request_id, endpoint)
 
     return handle
-
-
-async def _read(request: web.Request, limit: int) -> bytes:
-    if request.content_type != "application/json":
-        raise ApiError(415, "The content type is not JSON: send 'Content-Type: application/json'.")
-    try:
-        return await request.read()
-    except web.HTTPRequestEntityTooLarge as e:
-        raise ApiError(413, f"The request body is larger than {limit} bytes.", code="request_too_large") from e
 
 
 def _models(settings: Settings) -> Handler:

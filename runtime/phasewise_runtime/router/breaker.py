@@ -3,6 +3,8 @@
     closed --hard failure, or THRESHOLD soft ones in a row--> open --probe ok after the back-off--> trial
     trial  --success--> closed            trial --any failure--> open, with twice the back-off
 
+Soft failures never open the breaker of the last pod that serves: they may be the fault of the requests.
+
 A pod whose /health says ok while its requests fail therefore comes back for one request at a time, ever more rarely.
 """
 
@@ -31,12 +33,12 @@ class Breaker:
         return self.state == "open" and now >= self.until
 
 
-def on_failure(breaker: Breaker, now: float, *, hard: bool) -> Breaker:
-    """A request failed there; the result is open where this ejects the pod."""
+def on_failure(breaker: Breaker, now: float, *, hard: bool, last: bool = False) -> Breaker:
+    """A request failed there; the result is open where this ejects the pod. `last`: no other could take its place."""
     failures = breaker.failures + 1
     if breaker.state == "open":
         return breaker
-    if breaker.state == "trial" or hard or failures >= THRESHOLD:
+    if hard or (not last and (breaker.state == "trial" or failures >= THRESHOLD)):
         return _open(breaker, now)
     return replace(breaker, failures=failures)
 

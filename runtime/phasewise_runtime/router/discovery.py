@@ -80,16 +80,17 @@ class Discovery:
 
     async def run(self) -> None:
         """List and watch until cancelled."""
-        connector = aiohttp.TCPConnector(ssl=self._server.ssl())
-        async with aiohttp.ClientSession(connector=connector) as session:
-            while True:
-                try:
+        while True:
+            try:
+                # A new one for each watch: the API server's CA may have been renewed.
+                connector = aiohttp.TCPConnector(ssl=self._server.ssl())
+                async with aiohttp.ClientSession(connector=connector) as session:
                     await self._follow(session)
-                except RelistError:
-                    self._version = ""
-                    self._metrics.discovery_errors.labels("gone").inc()
-                except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError) as e:
-                    await self._back_off(e)
+            except RelistError:
+                self._version = ""
+                self._metrics.discovery_errors.labels("gone").inc()
+            except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError) as e:
+                await self._back_off(e)
 
     async def _follow(self, session: aiohttp.ClientSession) -> None:
         """List where needed, then watch once."""

@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import json
 import logging
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,26 +18,22 @@ from phasewise_runtime.contract import DECODE, PREFILL
 from phasewise_runtime.router import protocol as proto
 from phasewise_runtime.router.admission import no_engine
 from phasewise_runtime.router.assembly import NotAssemblableError, assemble, frame_of
-from phasewise_runtime.router.errors import ENGINE, ApiError
 from phasewise_runtime.router.fleet import Fleet
 from phasewise_runtime.router.headers import Headers
-from phasewise_runtime.router.legs import STALE, EngineAnswer, LegError, Legs, read_whole
+from phasewise_runtime.router.legs import EngineAnswer, LegError, Legs, read_whole
 from phasewise_runtime.router.metrics import Metrics
 from phasewise_runtime.router.pods import Pod
-from phasewise_runtime.router.policy import Candidate, Choice, choose, choose_decode
+from phasewise_runtime.router.policy import PREFILL_FAILED, Choice, choose, choose_decode
 from phasewise_runtime.router.settings import Settings
 from phasewise_runtime.router.sse import StreamReader
 from phasewise_runtime.router.stream import DecodeStream
 from phasewise_runtime.router.timing import Timing, now
+from phasewise_runtime.router.tries import NOT_ASSEMBLABLE, Tries
 
 log = logging.getLogger(__name__)
 
-MAX_DECODE_FAILURES = 3
-"""Decode engines that may see a request which then fails: a request that kills engines must not kill them all."""
-MAX_LEGS = 12
 PREFILL_REFUSED = "prefill_refused"
 KV_PARAMS_MISSING = "kv_params_missing"
-NOT_ASSEMBLABLE = "not_assemblable"
 
 
 @dataclass(slots=True)
@@ -70,10 +65,7 @@ class Exchange:
         self.stream: DecodeStream | None = None
         self.head = b""
         """The first bytes of the stream."""
-        self._tried: Counter[str] = Counter()
-        self._stale: set[str] = set()
-        self._decode_failures = 0
-        self._legs = 0
+        self._tries = Tries()
         self._attempt = contextlib.ExitStack()
 
     def __enter__(self) -> Exchange:
@@ -88,7 +80,7 @@ class Exchange:
             choice = await self._choose()
             self.stream = None
             try:
-                self._attempt.enter_context(self._rooms.fleet.reserve(choice.decode))
+                self._place(choice.decode)
                 kv = await self._prefill(choice)
                 answer = await self._decode(choice, kv)
             except LegError as failure:
@@ -102,19 +94,22 @@ class Exchange:
                 return answer
 
     def blame(self, failure: LegError) -> None:
-        """Count a failure against its pod."""
+        """Count a failure against its pod: once a request, for it may be the request that fails."""
         if failure.blame:
-            self._rooms.fleet.report_failure(failure.pod, failure.reason, hard=failure.hard)
+            if failure.hard or not self._tries.by_pod[failure.pod.uid]:
+                self._rooms.fleet.report_failure(failure.pod, failure.reason, hard=failure.hard)
+            self._tries.by_pod[failure.pod.uid] += 1
 
     # --- choosing --------------------------------------------------------------------------------------------
     async def _choose(self) -> Choice:
         fleet, hold = self._rooms.fleet, self._rooms.settings.hold_seconds
         until = now() + hold
+        alone = self._request.alone or (PREFILL_FAILED if self._tries.enough(PREFILL) else None)
         while True:
             choice = choose(
-                fleet.candidates(PREFILL, self._tried),
-                fleet.candidates(DECODE, self._tried),
-                alone=self._request.alone,
+                fleet.candidates(PREFILL, self._tries.by_pod),
+                fleet.candidates(DECODE, self._tries.by_pod),
+                alone=alone,
                 spin=next(self._rooms.spin),
             )
             if choice is not None:
@@ -122,12 +117,18 @@ class Exchange:
             if not await fleet.changed(until - now()):
                 raise no_engine(hold)
 
+    def _place(self, pod: Pod) -> None:
+        """The try is on `pod` now: what it held elsewhere is given back."""
+        self._attempt.close()
+        self._attempt.enter_context(self._rooms.fleet.reserve(pod))
+
+    def _left(self) -> float:
+        """Seconds the request may still take."""
+        return max(1.0, self._rooms.settings.max_generation_seconds - (now() - self.timing.admitted))
+
     def _note(self, failure: LegError) -> EngineAnswer | None:
         """Remember a failure; returns or raises the last word where there is to be no other try."""
-        if failure.reason == STALE:
-            # Once is an idle connection's end; twice, and the pod itself may be gone.
-            failure.blame = failure.pod.uid in self._stale
-            self._stale.add(failure.pod.uid)
+        self._tries.note(failure)
         self.blame(failure)
         leg = failure.pod.role
         extra = {
@@ -138,30 +139,13 @@ class Exchange:
             "detail": f"{failure.message} ({failure.__cause__})" if failure.__cause__ else failure.message,
         }
         log.warning("leg failed", extra=extra)
-        self._legs += 1
-        if failure.blame or failure.hard:
-            self._tried[failure.pod.uid] += 1
         if failure.suspect_prefill and self.prefill_pod is not None:
-            self._tried[self.prefill_pod.uid] += 1
+            self._tries.by_pod[self.prefill_pod.uid] += 1
             self._rooms.fleet.report_failure(self.prefill_pod, "kv_not_loaded", hard=False)
-        if leg == DECODE and failure.sent and failure.reason not in (STALE, NOT_ASSEMBLABLE):
-            self._decode_failures += 1
-        refused = failure.answer is not None and 400 <= failure.answer.status < 500 and failure.reason == "error_event"
-        out_of_time = failure.reason == "deadline"
-        if refused or out_of_time or self._decode_failures >= MAX_DECODE_FAILURES or self._legs >= MAX_LEGS:
-            return self._last_word(failure)
+        if self._tries.over(failure):
+            return self._tries.last_word(failure)
         self._rooms.metrics.retries.labels(leg, failure.reason).inc()
         return None
-
-    def _last_word(self, failure: LegError) -> EngineAnswer:
-        if failure.answer is not None:
-            return failure.answer
-        raise ApiError(
-            504 if failure.reason in ("timeout", "silent", "deadline") else 502,
-            f"The engines failed on this request {self._legs} times; the last time: {failure.message}.",
-            type=ENGINE,
-            code=failure.reason,
-        )
 
     # --- prefill ---------------------------------------------------------------------------------------------
     async def _prefill(self, choice: Choice) -> Mapping[str, Any] | None:
@@ -173,7 +157,9 @@ class Exchange:
         began = now()
         body = proto.encode(proto.prefill_body(self._request))
         with self._rooms.fleet.reserve(pod):
-            answer = await self._rooms.legs.prefill(pod, self._request.endpoint.value, self._headers, body)
+            answer = await self._rooms.legs.prefill(
+                pod, self._request.endpoint.value, self._headers, body, deadline=self._left()
+            )
         self.timing.prefill = now() - began
         return self._kv_params(pod, answer)
 
@@ -202,9 +188,9 @@ class Exchange:
     # --- decode ----------------------------------------------------------------------------------------------
     async def _decode(self, choice: Choice, kv: Mapping[str, Any] | None) -> EngineAnswer | DecodeStream:
         pod = choice.decode
-        if kv is not None and not any(c.pod.uid == pod.uid and not c.ejected for c in self._decodes()):
+        if kv is not None and not self._rooms.fleet.keeps(pod):
             pod = self._other_decode(choice) or pod
-            self._attempt.enter_context(self._rooms.fleet.reserve(pod))
+            self._place(pod)
         while True:
             try:
                 return await self._decode_on(pod, kv)
@@ -212,19 +198,16 @@ class Exchange:
                 if failure.sent or kv is None:
                     raise
                 self.blame(failure)
-                self._tried[pod.uid] += 1
                 other = self._other_decode(choice)
                 if other is None:
                     raise
                 self._rooms.metrics.retries.labels(DECODE, failure.reason).inc()
                 pod = other
-                self._attempt.enter_context(self._rooms.fleet.reserve(pod))
-
-    def _decodes(self) -> list[Candidate]:
-        return self._rooms.fleet.candidates(DECODE, self._tried)
+                self._place(pod)
 
     def _other_decode(self, choice: Choice) -> Pod | None:
-        return choose_decode(self._decodes(), choice.decode.fingerprint, spin=next(self._rooms.spin))
+        candidates = self._rooms.fleet.candidates(DECODE, self._tries.by_pod)
+        return choose_decode(candidates, choice.decode.fingerprint, spin=next(self._rooms.spin))
 
     async def _decode_on(self, pod: Pod, kv: Mapping[str, Any] | None) -> EngineAnswer | DecodeStream:
         rooms, request = self._rooms, self._request
@@ -232,15 +215,15 @@ class Exchange:
         frame = self._frame(pod) if request.assemble else None
         body = proto.encode(proto.decode_body(request, kv, assemble=frame is not None))
         self.timing.decode_sent = now()
-        left = rooms.settings.max_generation_seconds - (self.timing.decode_sent - self.timing.admitted)
-        self._attempt.enter_context(rooms.fleet.leg(pod))
+        gone = self._attempt.enter_context(rooms.fleet.leg(pod))
         response = await rooms.legs.decode(
             pod,
             request.endpoint.value,
             self._headers,
             body,
-            deadline=max(left, 1.0),
+            deadline=self._left(),
             streamed=request.stream or frame is not None,
+            gone=gone,
         )
         self._attempt.callback(response.close)
         if response.status != 200 or response.content_type != "text/event-stream":
@@ -279,7 +262,11 @@ class Exchange:
             if read.kv_params is not None:
                 clean = {**read.body, proto.KV_PARAMS: None}
                 answer = EngineAnswer(answer.status, answer.headers, json.dumps(clean, separators=(",", ":")).encode())
-        self._succeeded(pod)
+        if answer.status == 200:
+            self._succeeded(pod)
+        else:
+            # The engine refuses the request: it works, but nothing is known of the KV it was given.
+            self._rooms.fleet.report_success(pod)
         return answer
 
     # --- assembling ------------------------------------------------------------------------------------------

@@ -21,6 +21,9 @@ from phasewise_runtime.router.policy import Candidate
 
 STATES = ("ready", "not_ready", "terminating", "ejected")
 
+GONE_GRACE_SECONDS = 5.0
+"""After a pod's object is gone: time for its connections to end by themselves. Some never do, as when its node died."""
+
 log = logging.getLogger(__name__)
 
 
@@ -29,12 +32,19 @@ class _Entry:
     pod: Pod
     load: int = 0
     breaker: Breaker = field(default_factory=Breaker)
-    on_trial: bool = False
-    """A request is the trial of a pod that was ejected."""
+    trial: object | None = None
+    """Stands for the request that is the trial of a pod that was ejected."""
+    legs: set[asyncio.Future[None]] = field(default_factory=set["asyncio.Future[None]"])
 
     @property
     def closed_to_requests(self) -> bool:
-        return self.breaker.state == "open" or (self.breaker.state == "trial" and self.on_trial)
+        return self.breaker.state == "open" or (self.breaker.state == "trial" and self.trial is not None)
+
+    def turn(self, after: Breaker) -> None:
+        if after.state != self.breaker.state:
+            # The verdict is in: the trial is over, however long its request goes on.
+            self.trial = None
+        self.breaker = after
 
 
 class Fleet:
@@ -79,6 +89,11 @@ class Fleet:
         """Some decode pod takes requests now."""
         return any(not c.ejected for c in self.candidates(DECODE))
 
+    def keeps(self, pod: Pod) -> bool:
+        """A request that was placed on `pod` may still be sent there."""
+        entry = self._entries.get(pod.uid)
+        return entry is not None and entry.pod.usable and entry.breaker.state != "open"
+
     def on_change(self, listener: Callable[[], None]) -> None:
         self._listeners.append(listener)
 
@@ -95,25 +110,34 @@ class Fleet:
         """Count a request as placed on `pod`."""
         entry = self._entries.get(pod.uid) or _Entry(pod)
         entry.load += 1
-        trial = entry.breaker.state == "trial"
-        entry.on_trial = entry.on_trial or trial
+        me = object()
+        if entry.breaker.state == "trial" and entry.trial is None:
+            entry.trial = me
         try:
             yield
         finally:
             entry.load -= 1
-            if trial and entry.on_trial:
-                entry.on_trial = False
+            if entry.trial is me:
+                entry.trial = None
                 self._notify()
 
     @contextlib.contextmanager
-    def leg(self, pod: Pod) -> Generator[None, None, None]:
-        """Show a leg as in flight on `pod`."""
+    def leg(self, pod: Pod) -> Generator[asyncio.Future[None], None, None]:
+        """Show a leg as in flight on `pod`; the future is done when the pod is gone and the leg has to end."""
+        entry = self._entries.get(pod.uid)
+        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if entry is None:
+            gone.set_result(None)
+        else:
+            entry.legs.add(gone)
         gauges = self._metrics.inflight.labels(pod.role), self._metrics.pod_inflight.labels(pod.role, pod.name)
         for gauge in gauges:
             gauge.inc()
         try:
-            yield
+            yield gone
         finally:
+            if entry is not None:
+                entry.legs.discard(gone)
             for gauge in gauges:
                 gauge.dec()
             if pod.uid not in self._entries:
@@ -131,7 +155,7 @@ class Fleet:
         entry = self._entries.get(pod.uid)
         if entry is None:
             return
-        after = brk.on_failure(entry.breaker, self._clock(), hard=hard)
+        after = brk.on_failure(entry.breaker, self._clock(), hard=hard, last=self._is_last(entry))
         if after.state == "open" and entry.breaker.state != "open":
             self._metrics.ejections.labels(pod.role, pod.name, reason).inc()
             wait = brk.backoff(after.ejections)
@@ -160,7 +184,7 @@ class Fleet:
         entry.pod = pod
         if restarted and entry.breaker.state == "open":
             # Not ready and ready again: its own probe has just passed, so it need not wait out the back-off.
-            entry.breaker = replace(entry.breaker, state="trial", failures=0)
+            entry.turn(replace(entry.breaker, state="trial", failures=0))
 
     def _drop(self, uid: str) -> None:
         entry = self._entries.pop(uid, None)
@@ -168,6 +192,18 @@ class Fleet:
             log.info("pod gone", extra={"pod": entry.pod.name, "role": entry.pod.role})
             if entry.load == 0:
                 self._forget(entry.pod)
+            if entry.legs:
+                asyncio.get_running_loop().call_later(GONE_GRACE_SECONDS, self._end_legs, entry)
+
+    def _end_legs(self, entry: _Entry) -> None:
+        if entry.pod.uid not in self._entries:
+            for gone in entry.legs:
+                gone.set_result(None)
+
+    def _is_last(self, entry: _Entry) -> bool:
+        """No other pod can do what this one does; without prefill pods decode works alone."""
+        others = (e for e in self._entries.values() if e is not entry and e.pod.role == DECODE and e.pod.usable)
+        return entry.pod.role == DECODE and not any(e.breaker.state == "closed" for e in others)
 
     def _forget(self, pod: Pod) -> None:
         if not any(e.pod.name == pod.name for e in self._entries.values()):
@@ -176,7 +212,7 @@ class Fleet:
 
     def _set(self, entry: _Entry, after: Breaker) -> None:
         if after != entry.breaker:
-            entry.breaker = after
+            entry.turn(after)
             self._publish()
 
     def _publish(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,11 @@ from phasewise_runtime.router.fleet import Fleet
 from phasewise_runtime.router.headers import Headers
 from phasewise_runtime.router.pods import Pod
 from phasewise_runtime.router.settings import Settings
+from phasewise_runtime.router.timing import now
 
+STALE = "stale_connection"
+STALE_SECONDS = 0.2
+"""An idle connection that had been closed says so at once; one that breaks later broke on the request."""
 KEEPALIVE_SECONDS = 2.0
 """Below the 5 s after which vLLM closes an idle connection."""
 RETRIED_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -55,30 +60,39 @@ class Legs:
         self._settings = settings
         self._fleet = fleet
 
-    async def prefill(self, pod: Pod, path: str, headers: Headers, body: bytes) -> EngineAnswer:
+    async def prefill(self, pod: Pod, path: str, headers: Headers, body: bytes, *, deadline: float) -> EngineAnswer:
         """Run the prefill leg; a 4xx is an answer, everything else that is not 200 a failure."""
-        timeout = aiohttp.ClientTimeout(
-            total=min(self._settings.prefill_seconds, self._settings.max_generation_seconds),
-            sock_connect=self._settings.connect_seconds,
-        )
-        with self._fleet.leg(pod):
-            return await read_whole(await self._send(pod, path, headers, body, timeout), pod)
+        timeout = self._timeout(deadline, self._settings.prefill_seconds)
+        with self._fleet.leg(pod) as gone:
+            response = await _unless_gone(pod, gone, self._send(pod, path, headers, body, timeout))
+            return await read_whole(response, pod)
 
     async def decode(
-        self, pod: Pod, path: str, headers: Headers, body: bytes, *, deadline: float, streamed: bool
+        self,
+        pod: Pod,
+        path: str,
+        headers: Headers,
+        body: bytes,
+        *,
+        deadline: float,
+        streamed: bool,
+        gone: asyncio.Future[None],
     ) -> aiohttp.ClientResponse:
         """Send the decode leg; returns with the response head, whose status is one to be passed on."""
         silence = max(self._settings.first_token_seconds, self._settings.gap_seconds) if streamed else None
-        timeout = aiohttp.ClientTimeout(total=deadline, sock_connect=self._settings.connect_seconds, sock_read=silence)
-        response = await self._send(pod, path, headers, body, timeout)
+        timeout = self._timeout(deadline, silence)
+        response = await _unless_gone(pod, gone, self._send(pod, path, headers, body, timeout))
         if response.status in RETRIED_STATUS:
             await read_whole(response, pod)
         return response
 
+    def _timeout(self, deadline: float, silence: float | None) -> aiohttp.ClientTimeout:
+        return aiohttp.ClientTimeout(total=deadline, sock_connect=self._settings.connect_seconds, sock_read=silence)
+
     async def _send(
         self, pod: Pod, path: str, headers: Headers, body: bytes, timeout: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
-        trace = SimpleNamespace(reused=False)
+        trace, began = SimpleNamespace(reused=False), now()
         try:
             return await self._session.post(
                 pod.base_url + path,
@@ -90,15 +104,35 @@ class Legs:
             )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as e:
             raise LegError(pod, "connect", "no connection could be made", hard=True, sent=False) from e
-        except (asyncio.TimeoutError, aiohttp.ServerTimeoutError) as e:
-            raise LegError(pod, "timeout", "no answer in time") from e
+        except asyncio.TimeoutError as e:
+            raise _timed_out(pod, e) from e
         except (aiohttp.ClientError, OSError) as e:
-            if trace.reused:
+            if trace.reused and now() - began < STALE_SECONDS:
                 raise LegError(pod, STALE, "an idle connection had been closed", blame=False) from e
             raise LegError(pod, "disconnected", "the connection broke before an answer") from e
 
 
-STALE = "stale_connection"
+async def _unless_gone(
+    pod: Pod, gone: asyncio.Future[None], sending: Coroutine[Any, Any, aiohttp.ClientResponse]
+) -> aiohttp.ClientResponse:
+    """The response, which ends when the pod is gone as the wait for it does: the connection may never tell."""
+    task = asyncio.ensure_future(sending)
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise LegError(pod, "disconnected", "the pod is gone", hard=True)
+    finally:
+        task.cancel()
+    response = task.result()
+    gone.add_done_callback(lambda _: response.close())
+    return response
+
+
+def _timed_out(pod: Pod, error: asyncio.TimeoutError) -> LegError:
+    """The engine was silent for too long, or the request is over."""
+    if isinstance(error, aiohttp.ServerTimeoutError):
+        return LegError(pod, "timeout", "no answer in time")
+    return LegError(pod, "deadline", "the request took longer than a request may", blame=False)
 
 
 async def read_whole(response: aiohttp.ClientResponse, pod: Pod) -> EngineAnswer:
@@ -106,7 +140,7 @@ async def read_whole(response: aiohttp.ClientResponse, pod: Pod) -> EngineAnswer
     try:
         body = await response.read()
     except asyncio.TimeoutError as e:
-        raise LegError(pod, "timeout", "no whole answer in time") from e
+        raise _timed_out(pod, e) from e
     except (aiohttp.ClientError, OSError) as e:
         raise LegError(pod, "disconnected", "the connection broke within the answer", hard=True) from e
     finally:

@@ -50,6 +50,7 @@ class Metrics:
         self.pod_inflight = gauge("pod_inflight", "Legs in flight by pod.", "role", "pod")
         self.active = gauge("active_requests", "Requests admitted and not yet ended.")
         self.queue_depth = gauge("queue_depth", "Requests that wait for an engine pod or a free place.")
+        self.body_bytes = gauge("body_bytes", "Bytes of the request bodies in hand.")
         self.decode_alone = counter("decode_alone", "Requests that took no prefill leg.", "reason")
         self.kv_params_missing = counter("kv_params_missing", "Prefill answers without KV parameters.", "pod")
         text = "1: the last KV hand-over led to a first token; 0: prefill answered without KV parameters."

@@ -19,6 +19,7 @@ from phasewise_runtime.router.admission import Admission
 from phasewise_runtime.router.errors import ENGINE, ApiError
 from phasewise_runtime.router.exchange import Exchange, Rooms
 from phasewise_runtime.router.headers import to_client, to_engine
+from phasewise_runtime.router.intake import Intake
 from phasewise_runtime.router.legs import EngineAnswer, LegError
 from phasewise_runtime.router.measure import Meter
 from phasewise_runtime.router.stream import DecodeStream
@@ -40,8 +41,9 @@ class Outcome:
 
 
 class Relay:
-    def __init__(self, rooms: Rooms, admission: Admission) -> None:
+    def __init__(self, rooms: Rooms, intake: Intake, admission: Admission) -> None:
         self._rooms = rooms
+        self._intake = intake
         self._admission = admission
         self._meter = Meter(rooms.metrics)
         self.draining = False
@@ -58,24 +60,19 @@ class Relay:
             return False
         return True
 
-    async def serve(
-        self, request: web.Request, request_id: str, endpoint: proto.Endpoint, raw: bytes
-    ) -> web.StreamResponse:
+    async def serve(self, request: web.Request, request_id: str, endpoint: proto.Endpoint) -> web.StreamResponse:
         """Answer one request."""
-        outcome, timing, exchange = Outcome(), Timing(read=now()), None
+        outcome, exchange, settings = Outcome(), None, self._rooms.settings
         self._count(1)
         try:
-            settings = self._rooms.settings
-            parsed = proto.read_request(
-                endpoint, proto.parse_body(raw), model=settings.model_name, disaggregated=settings.disaggregated
-            )
-            headers = to_engine(request.headers.items(), request_id)
-            exchange = Exchange(self._rooms, parsed, headers, timing, request_id)
-            with _limit(request, settings.hold_seconds * 2 + settings.max_generation_seconds + WRITE_MARGIN_SECONDS):
-                async with self._admission.place():
-                    timing.admitted = now()
-                    with exchange:
-                        return await self._answer(request, exchange, outcome)
+            async with self._intake.body(request) as raw:
+                exchange = self._exchange(request, request_id, endpoint, raw)
+                seconds = settings.hold_seconds * 2 + settings.max_generation_seconds + WRITE_MARGIN_SECONDS
+                with _limit(request, seconds):
+                    async with self._admission.place():
+                        exchange.timing.admitted = now()
+                        with exchange:
+                            return await self._answer(request, exchange, outcome)
         except ApiError as e:
             outcome.name, outcome.code, outcome.error = _name(e.status), e.status, e.code or e.type
             raise
@@ -85,6 +82,13 @@ class Relay:
         finally:
             self._count(-1)
             self._record(request_id, endpoint, exchange, outcome)
+
+    def _exchange(self, request: web.Request, request_id: str, endpoint: proto.Endpoint, raw: bytes) -> Exchange:
+        timing, settings = Timing(read=now()), self._rooms.settings
+        parsed = proto.read_request(
+            endpoint, proto.parse_body(raw), model=settings.model_name, disaggregated=settings.disaggregated
+        )
+        return Exchange(self._rooms, parsed, to_engine(request.headers.items(), request_id), timing, request_id)
 
     async def _answer(self, request: web.Request, exchange: Exchange, outcome: Outcome) -> web.StreamResponse:
         answer = await exchange.answer()

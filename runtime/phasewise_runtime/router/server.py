@@ -19,6 +19,7 @@ from phasewise_runtime.router.discovery import Discovery
 from phasewise_runtime.router.exchange import Rooms
 from phasewise_runtime.router.fleet import Fleet
 from phasewise_runtime.router.health import probe_forever
+from phasewise_runtime.router.intake import Intake
 from phasewise_runtime.router.legs import Legs, open_session
 from phasewise_runtime.router.metrics import Metrics
 from phasewise_runtime.router.relay import Relay
@@ -57,7 +58,8 @@ class Server:
             settings.max_concurrency, settings.queue_size, settings.hold_seconds, fleet.can_serve, metrics
         )
         fleet.on_change(admission.wake)
-        self._relay = Relay(Rooms(settings, fleet, Legs(session, settings, fleet), metrics), admission)
+        rooms = Rooms(settings, fleet, Legs(session, settings, fleet), metrics)
+        self._relay = Relay(rooms, Intake(settings, metrics), admission)
         self._keys = ApiKeys(settings.api_keys_dir)
         self._background(lambda: self._source(fleet), "discovery")
         self._background(lambda: probe_forever(fleet, session), "health")

@@ -35,7 +35,11 @@ class Settings:
     prefill_seconds: float = 300.0
     first_token_seconds: float = 300.0
     gap_seconds: float = 120.0
-    max_body_bytes: int = 32 * 1024 * 1024
+    upload_seconds: float = 60.0
+    max_body_bytes: int = 4 * 1024 * 1024
+    """Parsing one takes half a second at the worst, in which no token is relayed."""
+    held_body_bytes: int = 32 * 1024 * 1024
+    """Parsed, a body takes up to 24 times its bytes: this many fit in 1 GiB."""
     api_keys_dir: Path | None = None
     static_pods: Path | None = None
     log_level: str = "info"
@@ -50,6 +54,8 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
         parser.error(f"the namespace is not known: give --namespace, or set {ENV_NAMESPACE}")
     if args.port == args.admin_port and args.port:
         parser.error(f"--port and --admin-port are both {args.port}: give them different numbers")
+    if args.held_body_bytes < args.max_body_bytes:
+        parser.error(f"--held-body-bytes is less than one body: give {args.max_body_bytes} or more")
     values: dict[str, Any] = vars(args) | {"namespace": namespace or "default"}
     return Settings(**values)
 
@@ -76,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
         "connect-seconds": (d.connect_seconds, "longest time to connect to an engine"),
         "prefill-seconds": (d.prefill_seconds, "longest prefill leg"),
         "first-token-seconds": (d.first_token_seconds, "longest wait for a decode leg's first token"),
+        "upload-seconds": (d.upload_seconds, "longest time a request body may take to arrive"),
         "gap-seconds": (d.gap_seconds, "longest silence of an engine between tokens"),
     }
     for name, (default, text) in seconds.items():
@@ -83,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--max-concurrency", type=_at_least(1), default=d.max_concurrency, help="requests served at once")
     p.add_argument("--queue-size", type=_at_least(0), default=d.queue_size, help="requests that may wait")
     p.add_argument("--max-body-bytes", type=_at_least(1), default=d.max_body_bytes, help="largest request body")
+    p.add_argument("--held-body-bytes", type=_at_least(1), default=d.held_body_bytes, help="all request bodies at once")
     p.add_argument("--api-keys-dir", type=_directory, help="folder of files, each holding one API key")
     p.add_argument("--static-pods", type=_file, help="JSON file of engine pods, instead of the API server")
     p.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default=d.log_level)

@@ -81,6 +81,7 @@ class Launcher:
         self.folder = folder
         self.control = folder / "control"
         self.port = free_port()
+        self.environment: dict[str, str] = {}
         self.process: subprocess.Popen[str] | None = None
         for name in ("vllm/entrypoints/openai", "nixl", "control", "model"):
             (folder / name).mkdir(parents=True)
@@ -112,6 +113,7 @@ class Launcher:
             "PHASEWISE_TERMINATION_LOG": str(self.folder / "last-words"),
             "CONTROL": str(self.control),
             "PYTHONPATH": f"{Path(__file__).parents[3] / 'runtime'}:{self.folder}",
+            **self.environment,
         }
         self.process = subprocess.Popen(
             [sys.executable, "-m", "phasewise_runtime.engine"],
@@ -198,6 +200,13 @@ def test_it_is_ready_when_the_engine_serves(launcher: Launcher) -> None:
     metrics = launcher.text("/metrics")
     assert 'phasewise_launcher_phase{phase="serving"} 1.0' in metrics
     assert 'phasewise_launcher_phase_seconds{phase="engine"}' in metrics
+
+
+def test_a_proxy_is_not_asked_for_the_engine_beside(launcher: Launcher) -> None:
+    launcher.environment["http_proxy"] = f"http://127.0.0.1:{free_port()}"
+    launcher.serving()
+    launcher.term()
+    assert launcher.ended() == 0, "the load, too, was asked of the engine"
 
 
 def test_a_sick_engine_is_not_ready(launcher: Launcher) -> None:

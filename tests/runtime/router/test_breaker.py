@@ -70,6 +70,16 @@ def test_a_failure_while_excluded_changes_nothing() -> None:
     assert on_failure(b, 5, hard=True) == b
 
 
+@pytest.mark.parametrize("state", ["closed", "trial"])
+def test_soft_failures_never_exclude_the_last_pod(state: str) -> None:
+    b = Breaker() if state == "closed" else run(("hard", 0), ("probe ok", 1))
+    for _ in range(9):
+        b = on_failure(b, 2, hard=False, last=True)
+    assert b.state == state
+    assert on_failure(b, 2, hard=True, last=True).state == "open"
+    assert on_failure(b, 2, hard=False).state == "open", "with another beside it again, the next failure counts"
+
+
 def test_old_ejections_are_forgiven() -> None:
     b = run(("hard", 0), ("probe ok", 1), ("soft", 1), ("probe ok", 3), ("ok", 3))
     later = b.until + FORGIVE_AFTER + 1

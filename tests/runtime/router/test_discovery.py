@@ -232,6 +232,21 @@ async def test_the_token_is_read_anew_for_each_request(tmp_path: Path) -> None:
         assert w.api.tokens == ["Bearer one", "Bearer one", "Bearer two"]
 
 
+async def test_the_ca_is_read_anew_for_each_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ca, read = tmp_path / "ca.crt", list[str]()
+
+    def context(cafile: str) -> bool:
+        read.append(Path(cafile).read_text())
+        return True
+
+    monkeypatch.setattr(discovery.ssl, "create_default_context", context)
+    ca.write_text("one")
+    async with watching(pod("d0"), server={"ca_file": ca}) as w:
+        ca.write_text("two")
+        w.api.send(None)
+        await until(lambda: w.api.lists and read[-1] == "two")
+
+
 async def test_an_unreadable_token_is_tried_again(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("one")

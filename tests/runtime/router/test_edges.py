@@ -156,6 +156,7 @@ def test_the_namespace_comes_from_the_pod(monkeypatch: pytest.MonkeyPatch, tmp_p
         ([*ARGS, "--hold-seconds", "soon"], "give seconds"),
         ([*ARGS, "--hold-seconds", "nan"], "give seconds"),
         ([*ARGS, "--max-concurrency", "0"], "1 or more"),
+        ([*ARGS, "--held-body-bytes", "9"], "give 4194304 or more"),
         ([*ARGS, "--api-keys-dir", "/nowhere"], "mount the secret"),
         ([*ARGS, "--static-pods", "/nowhere"], "write the list"),
     ],

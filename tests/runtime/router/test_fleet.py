@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from phasewise_runtime.router.fleet import Fleet
 from phasewise_runtime.router.metrics import Metrics
 from phasewise_runtime.router.pods import Pod
@@ -29,6 +31,41 @@ async def test_a_pod_on_trial_takes_one_request_at_a_time() -> None:
     with fleet.reserve(POD):
         fleet.report_success(POD)
         assert fleet.can_serve()
+
+
+async def test_a_trial_is_over_with_its_verdict_and_not_with_its_request() -> None:
+    fleet, _ = fleet_with_an_excluded_pod()
+    fleet.report_probe(POD, ok=True)
+    with fleet.reserve(POD):
+        fleet.report_success(POD)
+        fleet.report_failure(POD, "connect", hard=True)
+        fleet.report_probe(POD, ok=True)
+        assert fleet.can_serve(), "the first trial streams on, the second is free"
+        second = fleet.reserve(POD)
+        second.__enter__()
+    assert not fleet.can_serve(), "the end of the first does not end the second"
+    second.__exit__(None, None, None)
+    assert fleet.can_serve()
+
+
+@pytest.mark.parametrize(
+    ("role", "beside", "excluded"),
+    [
+        ("decode", [], False),
+        ("decode", [replace(POD, uid="u1")], True),
+        ("decode", [replace(POD, uid="u1", ready=False)], False),
+        ("decode", [replace(POD, uid="u1", role="prefill")], False),
+        ("prefill", [], True),  # decode works alone
+    ],
+)
+async def test_soft_failures_do_not_exclude_the_last_decode_pod(role: str, beside: list[Pod], excluded: bool) -> None:
+    fleet, pod = Fleet(Metrics(), lambda: 0.0), replace(POD, role=role)
+    fleet.replace_all([pod, *beside])
+    for _ in range(9):
+        fleet.report_failure(pod, "status_500", hard=False)
+    assert {c.pod.uid: c.ejected for c in fleet.candidates(role)}["u0"] == excluded
+    fleet.report_failure(pod, "connect", hard=True)
+    assert {c.pod.uid: c.ejected for c in fleet.candidates(role)}["u0"], "no mercy where nobody answers"
 
 
 async def test_a_pod_that_becomes_ready_again_need_not_wait_for_a_probe() -> None:

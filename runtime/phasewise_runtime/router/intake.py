@@ -1,0 +1,65 @@
+"""Request bodies on their way in: how large, how many bytes of them at once, how slow. Imports aiohttp.web."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+
+from aiohttp import web
+
+from phasewise_runtime.router.admission import overloaded
+from phasewise_runtime.router.errors import ApiError
+from phasewise_runtime.router.metrics import Metrics
+from phasewise_runtime.router.settings import Settings
+
+
+class Intake:
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._held = 0
+
+    @contextlib.asynccontextmanager
+    async def body(self, request: web.Request) -> AsyncGenerator[bytes, None]:
+        """The whole body, which counts as held until the block ends; ApiError where it is not taken."""
+        if request.content_type != "application/json":
+            raise ApiError(415, "The content type is not JSON: send 'Content-Type: application/json'.")
+        size = self._size(request)
+        if self._held + size > self._settings.held_body_bytes:
+            raise overloaded("The bodies of the requests in hand take all the memory there is for them.")
+        self._hold(size)
+        try:
+            raw = await self._read(request)
+            self._hold(len(raw) - size)
+            size = len(raw)
+            yield raw
+        finally:
+            self._hold(-size)
+
+    def _size(self, request: web.Request) -> int:
+        """What to set aside before the body is read: the limit, where the head does not tell its size."""
+        limit, told = self._settings.max_body_bytes, request.content_length
+        if told is None or "Content-Encoding" in request.headers:
+            return limit
+        if told > limit:
+            raise self._too_large()
+        return told
+
+    async def _read(self, request: web.Request) -> bytes:
+        seconds = self._settings.upload_seconds
+        try:
+            return await asyncio.wait_for(request.read(), seconds)
+        except asyncio.TimeoutError as e:
+            message = f"The request body did not arrive within {seconds:g} s: send less, or over a faster connection."
+            raise ApiError(408, message, code="upload_timeout") from e
+        except web.HTTPRequestEntityTooLarge as e:
+            raise self._too_large() from e
+
+    def _too_large(self) -> ApiError:
+        limit = self._settings.max_body_bytes
+        return ApiError(413, f"The request body is larger than {limit} bytes.", code="request_too_large")
+
+    def _hold(self, by: int) -> None:
+        self._held += by
+        self._metrics.body_bytes.set(self._held)
