@@ -102,6 +102,7 @@ def show(url: str, started: float) -> int:
 
 
 def print_next(url: str) -> None:
+    metrics = cluster.selected().expose("phasewise/phasewise:8080")
     message = '{"role": "user", "content": "hi"}'
     request = f'{{"model": "{MODEL}", "stream": true, "max_tokens": 16, "messages": [{message}]}}'
     print("The service goes on running. Try:")
@@ -109,6 +110,7 @@ def print_next(url: str) -> None:
     if is_local():
         print(f"  export KUBECONFIG={cluster.kubeconfig_path()}   # then kubectl get infsvc, or without kubectl:")
         print("  .venv/bin/python -m e2e.cluster kubectl get infsvc")
+    print(f"  curl {metrics}/metrics   # the operator's own")
     print("  make down   # removes everything but the build cache\n")
 
 

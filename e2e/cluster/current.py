@@ -84,6 +84,12 @@ class CurrentCluster:
     def start_component(self, name: str) -> None:
         raise ClusterError(f"{name} of your own cluster is not ours to start; use the local cluster for this")
 
+    def freeze_component(self, name: str) -> None:
+        raise ClusterError(f"{name} of your own cluster is not ours to freeze; use the local cluster for this")
+
+    def thaw_component(self, name: str) -> None:
+        raise ClusterError(f"{name} of your own cluster is not ours to thaw; use the local cluster for this")
+
     def audit_log_path(self) -> Path:
         raise ClusterError("CLUSTER=current has no audit log that can be read here; use the local cluster for this")
 

@@ -67,6 +67,14 @@ class Cluster(Protocol):
         """Bring a part back, and wait until it works."""
         ...
 
+    def freeze_component(self, name: str) -> None:
+        """Make a part hang: it keeps its connections and answers nothing."""
+        ...
+
+    def thaw_component(self, name: str) -> None:
+        """Let a frozen part go on, and wait until it works."""
+        ...
+
     def audit_log_path(self) -> Path:
         """The API server's record of every write: one JSON event a line, without bodies."""
         ...

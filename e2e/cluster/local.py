@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -101,6 +102,16 @@ class LocalCluster:
     def start_component(self, name: str) -> None:
         _check_component(name)
         self._ensure_component(self._node(), name, self._programs())
+        if name == "kube-apiserver":
+            self._wait_for_api()
+
+    def freeze_component(self, name: str) -> None:
+        _check_component(name)
+        node.send(node.running(self._node()).get(name, []), signal.SIGSTOP)
+
+    def thaw_component(self, name: str) -> None:
+        _check_component(name)
+        node.send(node.running(self._node()).get(name, []), signal.SIGCONT)
         if name == "kube-apiserver":
             self._wait_for_api()
 

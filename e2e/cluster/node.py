@@ -60,6 +60,7 @@ def start(settings: Settings, pause: Path) -> Node:
     init = [sys.executable, "-m", "e2e.cluster.node_init", str(pause), settings.marker, *keep]
     namespaces = ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--propagation=private", "--"]
     log = settings.logs / "node.log"
+    log.touch()  # the shell that opens it does so some time after we go on
     _detached([*namespaces, *init], settings, log)
 
     def furnished() -> bool:
@@ -109,6 +110,12 @@ def running(node: Node) -> dict[str, list[int]]:
 def _name(command: Sequence[str]) -> str:
     """A program's file name, or the module's that Python runs."""
     return command[2] if command[1:2] == ["-m"] and len(command) > 2 else Path(command[0]).name
+
+
+def send(pids: Sequence[int], number: int) -> None:
+    """A signal, such as SIGSTOP: what is frozen keeps its connections and answers nothing."""
+    for pid in pids:
+        _kill(pid, number)
 
 
 def end(pids: Sequence[int], *, at_once: bool = False) -> None:
