@@ -16,7 +16,8 @@ import yaml
 from e2e import client, cluster, kube
 from e2e.cluster import ClusterError
 from e2e.images import ROOT, ImageError
-from e2e.stack import bring_up, step
+from e2e.stack import NAMESPACE as OPERATOR_NAMESPACE
+from e2e.stack import OPERATOR, bring_up, step
 from phasewise_runtime import contract
 
 SERVICE = "quickstart"
@@ -102,7 +103,7 @@ def show(url: str, started: float) -> int:
 
 
 def print_next(url: str) -> None:
-    metrics = cluster.selected().expose("phasewise/phasewise:8080")
+    metrics = cluster.selected().expose(f"{OPERATOR_NAMESPACE}/{OPERATOR}:{contract.OPERATOR_PORT}")
     message = '{"role": "user", "content": "hi"}'
     request = f'{{"model": "{MODEL}", "stream": true, "max_tokens": 16, "messages": [{message}]}}'
     print("The service goes on running. Try:")

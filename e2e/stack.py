@@ -13,6 +13,8 @@ from e2e.images import ROOT
 
 NAMESPACE = "phasewise"
 RELEASE = "phasewise"
+OPERATOR = "phasewise-operator"
+"""The chart's Deployment and Service in that release."""
 HELM_SECONDS = 120
 
 
