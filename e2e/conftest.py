@@ -18,7 +18,6 @@ from _pytest.capture import CaptureManager
 
 from e2e import cluster, kube
 from e2e.demo import SERVICE as DEMO
-from e2e.demo import is_local
 from e2e.images import ROOT
 from e2e.stack import bring_up, step
 from phasewise_runtime import contract
@@ -92,7 +91,7 @@ def phasewise(pytestconfig: pytest.Config) -> None:
     """The stack, up. A running demo is stopped first: two cores do not hold both."""
     with shown(pytestconfig):
         print()
-        if not is_local():
+        if not cluster.is_local():
             pytest.exit("e2e tests take parts of the cluster away: they run on the local one only; unset CLUSTER", 2)
         bring_up()
         if any(live["metadata"]["name"] == DEMO for live in kube.find("infsvc", namespace="default")):
@@ -139,9 +138,9 @@ def engine_alone(service: Service) -> str:
         "kind": "Service",
         "metadata": {"name": "engine-alone", "namespace": service.namespace},
         "spec": {
-            "selector": {"phasewise.dev/service": service.name, "phasewise.dev/role": "decode"},
-            "ports": [{"port": 8000}],
+            "selector": {contract.LABEL_SERVICE: service.name, contract.LABEL_ROLE: contract.DECODE},
+            "ports": [{"port": contract.ENGINE_PORT}],
         },
     }
     kube.apply(yaml.safe_dump(manifest), service.namespace)
-    return cluster.selected().expose(f"{service.namespace}/engine-alone:8000")
+    return cluster.selected().expose(f"{service.namespace}/engine-alone:{contract.ENGINE_PORT}")

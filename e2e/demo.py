@@ -5,7 +5,6 @@ Leaves the service running. Everything is idempotent: interrupted at any moment,
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -49,11 +48,7 @@ def quickstart(engine: str) -> str:
     """The example as it is; on a cluster of the user's own with the engine image's name in their registry."""
     text = (ROOT / "examples" / "quickstart.yaml").read_text()
     written = yaml.safe_load(text)["spec"]["engine"]["image"]
-    return text if engine.endswith(f"/{written}") and is_local() else text.replace(written, engine)
-
-
-def is_local() -> bool:
-    return os.environ.get("CLUSTER", "local") == "local"
+    return text if engine.endswith(f"/{written}") and cluster.is_local() else text.replace(written, engine)
 
 
 def expose() -> str:
@@ -108,7 +103,7 @@ def print_next(url: str) -> None:
     request = f'{{"model": "{MODEL}", "stream": true, "max_tokens": 16, "messages": [{message}]}}'
     print("The service goes on running. Try:")
     print(f"  curl -N {url}/v1/chat/completions -H 'content-type: application/json' -d '{request}'")
-    if is_local():
+    if cluster.is_local():
         print(f"  export KUBECONFIG={cluster.kubeconfig_path()}   # then kubectl get infsvc, or without kubectl:")
         print("  .venv/bin/python -m e2e.cluster kubectl get infsvc")
     print(f"  curl {metrics}/metrics   # the operator's own")

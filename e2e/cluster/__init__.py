@@ -12,7 +12,7 @@ from pathlib import Path
 from e2e.cluster.interface import Cluster
 from e2e.cluster.settings import ClusterError, settings_from
 
-__all__ = ["Cluster", "ClusterError", "helm", "kubectl", "selected"]
+__all__ = ["Cluster", "ClusterError", "helm", "is_local", "kubectl", "selected"]
 
 
 def selected() -> Cluster:
@@ -20,13 +20,21 @@ def selected() -> Cluster:
     from e2e.cluster.current import CurrentCluster
     from e2e.cluster.local import LocalCluster
 
-    which = os.environ.get("CLUSTER") or "local"
+    which = _which()
     settings = settings_from(os.environ, Path.home())
     if which == "local":
         return LocalCluster(settings)
     if which == "current":
         return CurrentCluster(settings, os.environ)
     raise ClusterError(f"CLUSTER is {which!r}: use local (the default), or current for kubectl's current context")
+
+
+def is_local() -> bool:
+    return _which() == "local"
+
+
+def _which() -> str:
+    return os.environ.get("CLUSTER") or "local"
 
 
 def kubectl(*arguments: str, text: str | None = None) -> str:

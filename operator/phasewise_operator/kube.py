@@ -101,13 +101,11 @@ class Kube:
                 return Listing(items, int(answer.get("metadata", {}).get("resourceVersion") or 0))
             page["continue"] = token
 
-    async def apply(self, manifest: Manifest, subresource: str | None = None, *, dry_run: bool = False) -> Manifest:
+    async def apply(self, manifest: Manifest, subresource: str | None = None) -> Manifest:
         """Server-side apply as the one field manager. Force: a field that we own is ours, whoever wrote it last."""
         meta = manifest["metadata"]
         path = kind_of(manifest).path(meta["namespace"], meta["name"], subresource)
         query = {"fieldManager": contract.FIELD_MANAGER, "force": "true"}
-        if dry_run:
-            query["dryRun"] = "All"
         return await self._write("PATCH", path, query=query, body=manifest, content_type=_APPLY)
 
     async def create(self, kind: Kind, namespace: str, body: Manifest) -> Manifest:

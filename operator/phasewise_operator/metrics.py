@@ -26,6 +26,3 @@ class Metrics:
             ["result"],
             registry=self.registry,
         )
-        self.writes = Counter(
-            "phasewise_operator_writes", "Writes by kind and verb.", ["kind", "verb"], registry=self.registry
-        )

@@ -72,12 +72,6 @@ class WorkQueue(Generic[K]):
             self.add_after(key, pause)
         return pause
 
-    def clear(self) -> None:
-        """Drop all that waits, as when another operator leads."""
-        for timer in self._timers.values():
-            timer.cancel()
-        self.__init__()
-
     def _release(self, key: K) -> None:
         self._running.discard(key)
         if key in self._again:

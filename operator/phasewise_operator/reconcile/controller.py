@@ -86,12 +86,13 @@ class Controller:
             return True
         try:
             ctx = _context(live, self.images)
-            observed = await observe(self.store, self.kube, self.evidence, key, ctx.uid)
-            plan = make_plan(ctx, observed)
         except ValidationError as error:
             return await self._refuse(key, live, _readable(error))
+        observed = await observe(self.store, self.kube, self.evidence, key, ctx.uid)
+        try:
+            plan = make_plan(ctx, observed)
         except RenderError as error:
-            await self._repair(live, key)
+            await self._repair(ctx, live, observed)
             return await self._refuse(key, live, str(error))
         failures: list[Failure] = []
         if (plan.write or plan.remove) and not ctx.spec.paused:
@@ -109,10 +110,8 @@ class Controller:
         self.queue.done(key)
         return True
 
-    async def _repair(self, live: Manifest, key: Key) -> None:
-        """The engines stay as they are until the spec can be read; the endpoint before them is looked after."""
-        ctx = _context(live, self.images)
-        observed = await observe(self.store, self.kube, self.evidence, key, ctx.uid)
+    async def _repair(self, ctx: Context, live: Manifest, observed: Observed) -> None:
+        """The engines stay as they are until the spec can be rendered; the endpoint before them is looked after."""
         writes = repair_plan(ctx, observed)
         if writes and not ctx.spec.paused and not await self._is_stale(live):
             plan = Plan(desired=writes, engines=(), rollout=Rollout({}, {}, ""), write=writes)

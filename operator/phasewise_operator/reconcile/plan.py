@@ -31,11 +31,10 @@ class Plan:
 
 def make_plan(ctx: Context, observed: Observed) -> Plan:
     """Raises RenderError where the spec cannot be rendered."""
-    ctx = dataclasses.replace(ctx, router_account=_renewed_account(ctx, observed))
     engines = tuple(engine_template(ctx, role) for role in ctx.pools)
     rollout = plan_rollout(_wanted(ctx, engines), _running(observed), ctx.spec.scaling.gpu_budget)
     current = [engine_deployment(ctx, engine, rollout.current[engine.role]) for engine in engines]
-    desired = (*render.constant_children(ctx), *current, *_old_deployments(observed, rollout))
+    desired = (*_constant_children(ctx, observed), *current, *_old_deployments(observed, rollout))
     names = {_ref(m) for m in desired}
     return Plan(
         desired=desired,
@@ -49,7 +48,7 @@ def make_plan(ctx: Context, observed: Observed) -> Plan:
 def repair_plan(ctx: Context, observed: Observed) -> tuple[Manifest, ...]:
     """For a spec whose engines cannot be rendered: what does not depend on them is kept as it should be."""
     try:
-        children = render.constant_children(ctx)
+        children = _constant_children(ctx, observed)
     except RenderError:
         return ()
     return tuple(m for m in children if needs_write(m, observed))
@@ -63,6 +62,10 @@ def needs_write(intent: Manifest, observed: Observed) -> bool:
     annotations: dict[str, str] = live["metadata"].get("annotations") or {}
     meant = intent["metadata"]["annotations"][contract.ANNOTATION_INTENT]
     return annotations.get(contract.ANNOTATION_INTENT) != meant or not owns(owned_fields(live), intent)
+
+
+def _constant_children(ctx: Context, observed: Observed) -> list[Manifest]:
+    return render.constant_children(dataclasses.replace(ctx, router_account=_renewed_account(ctx, observed)))
 
 
 def _renewed_account(ctx: Context, observed: Observed) -> str | None:

@@ -64,8 +64,7 @@ class RoleView:
 
 
 def report(ctx: Context, plan: Plan, observed: Observed, failures: Sequence[Failure]) -> list[Verdict]:
-    views = [_engine_view(plan, observed, e.role, e.revision) for e in plan.engines]
-    views.append(_router_view(ctx, observed))
+    views = list(_views(ctx, plan, observed).values())
     roles = [_role_verdict(v) for v in views]
     model = _model_verdict(ctx, views)
     stalled = _stalled(views, failures)
@@ -100,9 +99,9 @@ def status_of(
     now: str,
 ) -> Manifest:
     """The whole status as JSON; conditions whose status is as before keep their time."""
-    views = {e.role: _engine_view(plan, observed, e.role, e.revision) for e in plan.engines}
+    views = _views(ctx, plan, observed)
     revisions = {e.role: e.revision for e in plan.engines}
-    router = _router_view(ctx, observed)
+    router = views.pop(contract.ROUTER)
     pools = {
         role: RoleStatus(
             desired=v.desired,
@@ -155,6 +154,12 @@ def news(verdicts: Sequence[Verdict], before: Manifest) -> list[Verdict]:
     told = [v for v in verdicts if v.type in ("Ready", "Stalled")]
     fresh = [v for v in told if known.get(v.type) != (v.status.value, v.reason)]
     return [v for v in fresh if v.type == "Ready" or v.status is ConditionStatus.TRUE or v.type in known]
+
+
+def _views(ctx: Context, plan: Plan, observed: Observed) -> dict[str, RoleView]:
+    """By role, the router last."""
+    engines = {e.role: _engine_view(plan, observed, e.role, e.revision) for e in plan.engines}
+    return {**engines, contract.ROUTER: _router_view(ctx, observed)}
 
 
 def _engine_view(plan: Plan, observed: Observed, role: str, revision: str) -> RoleView:

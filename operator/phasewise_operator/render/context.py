@@ -76,4 +76,4 @@ def selector(ctx: Context, role: str, revision: str | None = None) -> dict[str, 
 
 def gpus_per_replica(pool: Pool) -> int:
     """GPUs that one replica of a pool takes; 0 on CPU."""
-    return pool.parallelism.tensor * pool.parallelism.pipeline if pool.accelerator else 0
+    return pool.parallelism.accelerators if pool.accelerator else 0

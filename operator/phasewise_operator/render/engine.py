@@ -131,19 +131,10 @@ def _pod_spec(ctx: Context, role: str, pool: Pool, config: EngineConfig) -> dict
         "securityContext": pods.POD_SECURITY,
         **pods.pull_secrets(ctx),
         **placement,
-        "topologySpreadConstraints": [_spread(ctx, role)],
+        "topologySpreadConstraints": [pods.spread(selector(ctx, role))],
         "initContainers": [_init_container(ctx)],
         "containers": [_container(ctx, pool, config)],
         "volumes": _volumes(ctx),
-    }
-
-
-def _spread(ctx: Context, role: str) -> dict[str, Any]:
-    return {
-        "maxSkew": 1,
-        "topologyKey": "kubernetes.io/hostname",
-        "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": selector(ctx, role)},
     }
 
 

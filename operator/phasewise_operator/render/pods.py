@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from phasewise_operator.api.base import LocalRef
@@ -38,6 +39,16 @@ def http_probe(path: str, port: str, period: int, failures: int, timeout: int = 
 def field_env(name: str, path: str) -> dict[str, Any]:
     """An environment variable from the pod's own fields."""
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def spread(selector: Mapping[str, str]) -> dict[str, Any]:
+    """Over nodes, where there are several: never a reason not to run."""
+    return {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": dict(selector)},
+    }
 
 
 def empty_dir(name: str, **options: str) -> dict[str, Any]:

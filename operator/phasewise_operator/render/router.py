@@ -89,14 +89,7 @@ def _pod_spec(ctx: Context) -> dict[str, Any]:
         "terminationGracePeriodSeconds": ctx.spec.max_generation_seconds + SETTLE_SECONDS,
         "securityContext": pods.POD_SECURITY,
         **pods.pull_secrets(ctx),
-        "topologySpreadConstraints": [
-            {
-                "maxSkew": 1,
-                "topologyKey": "kubernetes.io/hostname",
-                "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": selector(ctx, contract.ROUTER)},
-            }
-        ],
+        "topologySpreadConstraints": [pods.spread(selector(ctx, contract.ROUTER))],
         "containers": [_container(ctx)],
         "volumes": volumes,
     }

@@ -168,12 +168,7 @@ class Exchange:
             # The engine refuses the request: let decode say so of the request as the client wrote it.
             self._rooms.fleet.report_success(pod)
             return self._go_alone(PREFILL_REFUSED)
-        try:
-            read = proto.read_answer(answer.body)
-        except ValueError as e:
-            raise LegError(pod, "malformed", f"the prefill answer cannot be read: {e}") from e
-        if read.aborted:
-            raise LegError(pod, "abort", "the engine is shutting down and ended the request", hard=True)
+        read = _read(pod, answer, "the prefill answer")
         if read.kv_params is None:
             self._rooms.metrics.kv_params_missing.labels(pod.name).inc()
             self._rooms.metrics.kv_handover.labels(pod.name).set(0)
@@ -251,12 +246,7 @@ class Exchange:
     def _whole(self, pod: Pod, answer: EngineAnswer) -> EngineAnswer:
         """An answer that is passed through."""
         if answer.status == 200 and not self._request.stream:
-            try:
-                read = proto.read_answer(answer.body)
-            except ValueError as e:
-                raise LegError(pod, "malformed", f"the answer cannot be read: {e}") from e
-            if read.aborted:
-                raise LegError(pod, "abort", "the engine is shutting down and ended the request", hard=True)
+            read = _read(pod, answer, "the answer")
             if self._request.assemble:
                 self._learn(pod, read.body)
             if read.kv_params is not None:
@@ -291,3 +281,14 @@ class Exchange:
         headers = [(k, v) for k, v in stream.response.headers.items() if k.lower() not in not_kept]
         raw = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
         return EngineAnswer(200, [("Content-Type", "application/json"), *headers], raw)
+
+
+def _read(pod: Pod, answer: EngineAnswer, what: str) -> proto.Answer:
+    """A whole 200 answer; LegError where it is none, or the engine was told to stop."""
+    try:
+        read = proto.read_answer(answer.body)
+    except ValueError as e:
+        raise LegError(pod, "malformed", f"{what} cannot be read: {e}") from e
+    if read.aborted:
+        raise LegError(pod, "abort", "the engine is shutting down and ended the request", hard=True)
+    return read

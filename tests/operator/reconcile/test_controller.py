@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
+from tests.operator.reconcile.managed_fields import fields_of
 
 from phasewise_operator.kinds import EVENT, INFERENCE_SERVICE, SERVICE, Kind, Manifest, kind_of
 from phasewise_operator.kube import Kube, KubeError, Listing, NotLeadingError
@@ -23,10 +24,6 @@ from phasewise_runtime import contract
 
 KEY: Key = ("default", "chat")
 Ref = tuple[str, str]
-
-
-def fields_of(value: Any) -> Any:
-    return {f"f:{k}": fields_of(v) for k, v in value.items()} if isinstance(value, dict) else {}
 
 
 class Api:

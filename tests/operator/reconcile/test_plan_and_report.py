@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.operator.reconcile.managed_fields import fields_of
 
 from phasewise_operator.api.status import ConditionStatus
 from phasewise_operator.kinds import Manifest
 from phasewise_operator.reconcile import report
-from phasewise_operator.reconcile.plan import Plan, make_plan
+from phasewise_operator.reconcile.plan import Plan, make_plan, repair_plan
 from phasewise_operator.reconcile.report import Verdict
 from phasewise_operator.reconcile.state import Ended, Failure, KvEvidence, Observed, PodView, Workload
 from phasewise_operator.render.context import Context
@@ -20,13 +21,6 @@ from phasewise_runtime import contract
 
 MakeContext = Callable[..., Context]
 NOW = "2026-01-02T03:04:05Z"
-
-
-def fields_of(value: Any) -> Any:
-    """FieldsV1 as the API server would record it for an applied value (lists of maps keyed by their whole item)."""
-    if isinstance(value, dict):
-        return {f"f:{k}": fields_of(v) for k, v in value.items()}
-    return {}
 
 
 def stored(intent: Manifest, **status: Any) -> Manifest:
@@ -137,6 +131,7 @@ def test_routers_are_replaced_when_their_account_was_made_anew_and_only_then(mak
     after = observed(make_plan(ctx, now), ready=2)
     after.children["ServiceAccount", "chat-router"]["metadata"].update(account)
     assert make_plan(ctx, after).write == ()
+    assert repair_plan(ctx, after) == (), "a spec that cannot be rendered does not replace them once more"
 
 
 def test_the_reason_of_a_pod_goes_up_to_ready(make_context: MakeContext) -> None:
