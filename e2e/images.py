@@ -8,7 +8,6 @@ python:3.11-slim where a registry can be reached).
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -16,14 +15,17 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from e2e.build_access import access_options, apt_options
+from e2e.cluster import progress
 
+say = partial(progress.say, who="images")
+phase = partial(progress.phase, who="images")
 ROOT = Path(__file__).resolve().parents[1]
 TAG = "dev"
 STAGING = "staging-"
@@ -89,8 +91,7 @@ def build(names: list[str]) -> list[Built]:
 @contextmanager
 def _alone() -> Generator[None]:
     """One build at a time; what an interrupted one left in the storage would otherwise keep gigabytes."""
-    with (_made(_cache()) / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with progress.exclusive(_cache() / "lock", "image build"):
         for left in _cache().glob(f"{STAGING}*"):
             shutil.rmtree(left)
         if subprocess.run(["buildah", "containers", "-q"], env=_environment(), capture_output=True, check=False).stdout:
@@ -212,17 +213,6 @@ def run(command: list[str]) -> None:
     if done.returncode != 0:
         tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-25:])
         raise ImageError(f"{tail}\n{command[0]} failed; all of its output is in {log}")
-
-
-def say(text: str) -> None:
-    print(f"images: {text}", file=sys.stderr, flush=True)
-
-
-@contextmanager
-def phase(what: str) -> Generator[None]:
-    started = time.monotonic()
-    yield
-    say(f"{what} ({time.monotonic() - started:.1f} s)")
 
 
 def main(arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""What the user sees while the cluster works: one line a phase, with its seconds."""
+"""What the user sees while the cluster, or an image build, works: one line a phase, with its seconds."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from e2e.cluster.settings import ClusterError
 POLL_SECONDS = 0.05
 
 
-def say(text: str) -> None:
-    print(f"cluster: {text}", file=sys.stderr, flush=True)
+def say(text: str, who: str = "cluster") -> None:
+    print(f"{who}: {text}", file=sys.stderr, flush=True)
 
 
 @contextmanager
-def phase(what: str) -> Generator[None]:
+def phase(what: str, who: str = "cluster") -> Generator[None]:
     started = time.monotonic()
     yield
-    say(f"{what} ({time.monotonic() - started:.1f} s)")
+    say(f"{what} ({time.monotonic() - started:.1f} s)", who)
 
 
 @contextmanager
