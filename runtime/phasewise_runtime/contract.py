@@ -36,6 +36,9 @@ LABEL_LLMD_ROLE: Final = "llm-d.ai/role"
 LABEL_LLMD_MODEL: Final = "llm-d.ai/model"
 ANNOTATION_INTENT: Final = "phasewise.dev/intent"
 ANNOTATION_ACCOUNT: Final = "phasewise.dev/service-account"
+ANNOTATION_WANTED: Final = "phasewise.dev/wanted-replicas"
+"""On a pool's Deployment: the size the whole pool is to have. Its own replicas are fewer while a rollout is under way."""
+ANNOTATION_DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 
 # --- ports -------------------------------------------------------------------------------------------------
 ENGINE_PORT: Final = 8000
@@ -55,6 +58,9 @@ PATH_STARTED: Final = "/startupz"
 PATH_LIVE: Final = "/livez"
 PATH_READY: Final = "/readyz"
 PATH_METRICS: Final = "/metrics"
+PATH_ACTIVITY: Final = "/activity"
+"""Router, admin port. `?since=N&seconds=S`: answers with the number of arrivals so far as soon as it is not N, or after S
+seconds: who reads the metrics of an idle service can wait here instead of asking again and again."""
 
 # --- the launcher, as it is brought into an engine pod -----------------------------------------------------
 LAUNCHER_SOURCE: Final = "/opt/phasewise/launcher.pyz"
@@ -89,6 +95,37 @@ ENV_NAMESPACE: Final = "POD_NAMESPACE"
 # --- metrics that one side exports and the other reads ------------------------------------------------------
 METRIC_KV_HANDOVER: Final = "phasewise_router_kv_handover"
 """Router, by prefill pod: 1 where the last hand-over led to a first token, 0 where prefill gave no KV parameters."""
+METRIC_TTFT: Final = "phasewise_router_ttft_seconds"
+"""Histogram of requests."""
+METRIC_TTFT_PHASE: Final = "phasewise_router_ttft_phase_seconds"
+"""Histogram, by phase: queue, prefill, decode_first_token."""
+METRIC_ITL: Final = "phasewise_router_itl_seconds"
+"""Histogram of requests: the mean gap of each."""
+METRIC_SLO_REQUESTS: Final = "phasewise_router_slo_requests_total"
+"""Counter of requests, by result: one of SLO_RESULTS."""
+METRIC_ARRIVALS: Final = "phasewise_router_arrivals_total"
+"""Counter of requests whose body was read and is valid, before they wait for anything."""
+METRIC_AWAITING: Final = "phasewise_router_awaiting_first_token"
+"""Gauge of requests without a first token, by phase: one of WAIT_PHASES."""
+METRIC_OVERDUE: Final = "phasewise_router_overdue_first_token"
+"""Gauge by phase: those of METRIC_AWAITING that have waited longer than the TTFT target."""
+METRIC_QUEUE_DEPTH: Final = "phasewise_router_queue_depth"
+METRIC_ACTIVE: Final = "phasewise_router_active_requests"
+METRIC_POD_LEGS: Final = "phasewise_router_pod_legs_total"
+"""Counter of legs that ended well, by role and pod."""
+METRIC_POD_INFLIGHT_SECONDS: Final = "phasewise_router_pod_inflight_seconds_total"
+"""Counter, by role and pod: the time integral of legs in flight there, in leg-seconds."""
+METRIC_POD_BUSY_SECONDS: Final = "phasewise_router_pod_busy_seconds_total"
+"""Counter, by role and pod: seconds with at least one leg of this router in flight there."""
+SLO_MET: Final = "met"
+SLO_TTFT_MISSED: Final = "ttft_missed"
+SLO_ITL_MISSED: Final = "itl_missed"
+SLO_BOTH_MISSED: Final = "both_missed"
+SLO_FAILED: Final = "failed"
+"""No whole answer, and not by the client's doing."""
+SLO_RESULTS: Final = (SLO_MET, SLO_TTFT_MISSED, SLO_ITL_MISSED, SLO_BOTH_MISSED, SLO_FAILED)
+WAIT_PHASES: Final = ("queue", "prefill", "decode")
+"""Where a request without a first token is: waiting for a place or a pod, in its prefill leg, in its decode leg."""
 
 # --- headers -----------------------------------------------------------------------------------------------
 HEADER_REQUEST_ID: Final = "X-Request-Id"

@@ -7,46 +7,31 @@ where the connection to the decode pod could not be made do they go to another d
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from phasewise_runtime.contract import DECODE, PREFILL
 from phasewise_runtime.router import protocol as proto
 from phasewise_runtime.router.admission import no_engine
-from phasewise_runtime.router.assembly import NotAssemblableError, assemble, frame_of
-from phasewise_runtime.router.fleet import Fleet
+from phasewise_runtime.router.assembly import NotAssemblableError, assemble
+from phasewise_runtime.router.fleet import Leg
 from phasewise_runtime.router.headers import Headers
-from phasewise_runtime.router.legs import EngineAnswer, LegError, Legs, read_whole
-from phasewise_runtime.router.metrics import Metrics
+from phasewise_runtime.router.legs import EngineAnswer, LegError, read_whole
 from phasewise_runtime.router.pods import Pod
 from phasewise_runtime.router.policy import PREFILL_FAILED, Choice, choose, choose_decode
-from phasewise_runtime.router.settings import Settings
+from phasewise_runtime.router.rooms import Rooms
 from phasewise_runtime.router.sse import StreamReader
 from phasewise_runtime.router.stream import DecodeStream
 from phasewise_runtime.router.timing import Timing, now
 from phasewise_runtime.router.tries import NOT_ASSEMBLABLE, Tries
+from phasewise_runtime.router.waiting import IN_DECODE, IN_PREFILL, IN_QUEUE
 
 log = logging.getLogger(__name__)
 
 PREFILL_REFUSED = "prefill_refused"
 KV_PARAMS_MISSING = "kv_params_missing"
-
-
-@dataclass(slots=True)
-class Rooms:
-    """What all requests share."""
-
-    settings: Settings
-    fleet: Fleet
-    legs: Legs
-    metrics: Metrics
-    frames: dict[tuple[str, str], proto.Body | None] = field(default_factory=dict[tuple[str, str], "proto.Body | None"])
-    """Frames of non-streaming answers by KV fingerprint and endpoint; None: cannot be assembled there."""
-    spin: itertools.count[int] = field(default_factory=itertools.count)
 
 
 class Exchange:
@@ -57,6 +42,8 @@ class Exchange:
         self._request = request
         self._headers = headers
         self.timing = timing
+        self.waiter = rooms.waiting.enter(timing.read)
+        """Whoever makes an exchange has it leave in the end."""
         self.request_id = request_id
         self.prefill_pod: Pod | None = None
         self.decode_pod: Pod | None = None
@@ -65,6 +52,8 @@ class Exchange:
         self.stream: DecodeStream | None = None
         self.head = b""
         """The first bytes of the stream."""
+        self._leg: Leg | None = None
+        """The decode leg of this try."""
         self._tries = Tries()
         self._attempt = contextlib.ExitStack()
 
@@ -77,13 +66,15 @@ class Exchange:
     async def answer(self) -> EngineAnswer | DecodeStream:
         """A whole answer, or a stream that has begun; ApiError where there is none to be had."""
         while True:
+            self.waiter.wait_in(IN_QUEUE)
+            self.stream = self._leg = None
             choice = await self._choose()
-            self.stream = None
             try:
                 self._place(choice.decode)
                 kv = await self._prefill(choice)
                 answer = await self._decode(choice, kv)
             except LegError as failure:
+                self._spoil(failure)
                 self._attempt.close()
                 final = self._note(failure)
                 if final is not None:
@@ -95,6 +86,7 @@ class Exchange:
 
     def blame(self, failure: LegError) -> None:
         """Count a failure against its pod: once a request, for it may be the request that fails."""
+        self._spoil(failure)
         if failure.blame:
             if failure.hard or not self._tries.by_pod[failure.pod.uid]:
                 self._rooms.fleet.report_failure(failure.pod, failure.reason, hard=failure.hard)
@@ -116,6 +108,11 @@ class Exchange:
                 return choice
             if not await fleet.changed(until - now()):
                 raise no_engine(hold)
+
+    def _spoil(self, failure: LegError) -> None:
+        """A leg that fails by its pod's fault has not ended well, however it began."""
+        if failure.blame and self._leg is not None:
+            self._leg.well = False
 
     def _place(self, pod: Pod) -> None:
         """The try is on `pod` now: what it held elsewhere is given back."""
@@ -155,13 +152,16 @@ class Exchange:
             self.alone = choice.reason
             return None
         began = now()
+        self.waiter.wait_in(IN_PREFILL)
         body = proto.encode(proto.prefill_body(self._request))
-        with self._rooms.fleet.reserve(pod):
+        with self._rooms.fleet.reserve(pod), self._rooms.fleet.leg(pod) as leg:
             answer = await self._rooms.legs.prefill(
-                pod, self._request.endpoint.value, self._headers, body, deadline=self._left()
+                pod, self._request.endpoint.value, self._headers, body, deadline=self._left(), gone=leg.gone
             )
-        self.timing.prefill = now() - began
-        return self._kv_params(pod, answer)
+            self.timing.prefill = now() - began
+            kv = self._kv_params(pod, answer)
+            leg.well = answer.status == 200
+        return kv
 
     def _kv_params(self, pod: Pod, answer: EngineAnswer) -> Mapping[str, Any] | None:
         if answer.status != 200:
@@ -174,7 +174,7 @@ class Exchange:
             self._rooms.metrics.kv_handover.labels(pod.name).set(0)
             log.warning("prefill answered without KV parameters: check its KV connector", extra={"pod": pod.name})
             return self._go_alone(KV_PARAMS_MISSING)
-        self._learn(pod, read.body)
+        self._rooms.frames.learn(pod, self._request, read.body)
         return read.kv_params
 
     def _go_alone(self, reason: str) -> None:
@@ -207,18 +207,23 @@ class Exchange:
     async def _decode_on(self, pod: Pod, kv: Mapping[str, Any] | None) -> EngineAnswer | DecodeStream:
         rooms, request = self._rooms, self._request
         self.decode_pod = pod
-        frame = self._frame(pod) if request.assemble else None
+        frame = rooms.frames.get(pod, request)
+        streamed = request.stream or frame is not None
         body = proto.encode(proto.decode_body(request, kv, assemble=frame is not None))
+        if streamed:
+            self.waiter.wait_in(IN_DECODE)
+        else:
+            self.waiter.leave()
         self.timing.decode_sent = now()
-        gone = self._attempt.enter_context(rooms.fleet.leg(pod))
+        self._leg = self._attempt.enter_context(rooms.fleet.leg(pod))
         response = await rooms.legs.decode(
             pod,
             request.endpoint.value,
             self._headers,
             body,
             deadline=self._left(),
-            streamed=request.stream or frame is not None,
-            gone=gone,
+            streamed=streamed,
+            gone=self._leg.gone,
         )
         self._attempt.callback(response.close)
         if response.status != 200 or response.content_type != "text/event-stream":
@@ -233,11 +238,14 @@ class Exchange:
         )
         self._attempt.callback(stream.close)
         self.head = await stream.until_answered()
+        self.waiter.leave()
         self._succeeded(pod)
         return stream if frame is None else await self._assembled(pod, stream, frame)
 
     def _succeeded(self, pod: Pod) -> None:
         self._rooms.fleet.report_success(pod)
+        if self._leg is not None:
+            self._leg.well = True
         if self.prefill_pod is not None:
             # Only now: a prefill whose KV cannot be loaded has not served.
             self._rooms.fleet.report_success(self.prefill_pod)
@@ -247,8 +255,7 @@ class Exchange:
         """An answer that is passed through."""
         if answer.status == 200 and not self._request.stream:
             read = _read(pod, answer, "the answer")
-            if self._request.assemble:
-                self._learn(pod, read.body)
+            self._rooms.frames.learn(pod, self._request, read.body)
             if read.kv_params is not None:
                 clean = {**read.body, proto.KV_PARAMS: None}
                 answer = EngineAnswer(answer.status, answer.headers, json.dumps(clean, separators=(",", ":")).encode())
@@ -259,15 +266,6 @@ class Exchange:
             self._rooms.fleet.report_success(pod)
         return answer
 
-    # --- assembling ------------------------------------------------------------------------------------------
-    def _frame(self, pod: Pod) -> proto.Body | None:
-        return self._rooms.frames.get((pod.fingerprint, self._request.endpoint.label))
-
-    def _learn(self, pod: Pod, answer: dict[str, Any]) -> None:
-        key = pod.fingerprint, self._request.endpoint.label
-        if self._request.assemble and key not in self._rooms.frames:
-            self._rooms.frames[key] = frame_of(answer)
-
     async def _assembled(self, pod: Pod, stream: DecodeStream, frame: dict[str, Any]) -> EngineAnswer:
         while await stream.read():
             pass
@@ -275,7 +273,7 @@ class Exchange:
         try:
             body = assemble(frame, stream.reader.events)
         except NotAssemblableError as e:
-            self._rooms.frames[pod.fingerprint, self._request.endpoint.label] = None
+            self._rooms.frames.give_up(pod, self._request)
             raise LegError(pod, NOT_ASSEMBLABLE, f"sent again without streaming: {e}", blame=False) from e
         not_kept = ("content-type", "cache-control")
         headers = [(k, v) for k, v in stream.response.headers.items() if k.lower() not in not_kept]

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from phasewise_runtime.contract import DECODE, ENGINE_ROLES
 from phasewise_runtime.router import breaker as brk
 from phasewise_runtime.router.breaker import Breaker
+from phasewise_runtime.router.collectors import LoadsCollector
+from phasewise_runtime.router.loads import Loads
 from phasewise_runtime.router.metrics import Metrics
 from phasewise_runtime.router.pods import Pod
 from phasewise_runtime.router.policy import Candidate
@@ -47,9 +49,21 @@ class _Entry:
         self.breaker = after
 
 
+@dataclass(slots=True, eq=False)
+class Leg:
+    """A leg in flight."""
+
+    gone: asyncio.Future[None]
+    """Done when the pod is gone and the leg has to end."""
+    well: bool = False
+    """It gave what it was for, and the pod is not to blame for its end."""
+
+
 class Fleet:
     def __init__(self, metrics: Metrics, clock: Callable[[], float]) -> None:
         self._entries: dict[str, _Entry] = {}
+        self._loads = Loads()
+        metrics.registry.register(LoadsCollector(self._loads, clock))
         self._metrics = metrics
         self._clock = clock
         self._changed = asyncio.Event()
@@ -122,26 +136,23 @@ class Fleet:
                 self._notify()
 
     @contextlib.contextmanager
-    def leg(self, pod: Pod) -> Generator[asyncio.Future[None], None, None]:
-        """Show a leg as in flight on `pod`; the future is done when the pod is gone and the leg has to end."""
+    def leg(self, pod: Pod) -> Generator[Leg, None, None]:
+        """Count a leg as in flight on `pod`."""
         entry = self._entries.get(pod.uid)
-        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        leg = Leg(asyncio.get_running_loop().create_future())
         if entry is None:
-            gone.set_result(None)
+            leg.gone.set_result(None)
         else:
-            entry.legs.add(gone)
-        gauges = self._metrics.inflight.labels(pod.role), self._metrics.pod_inflight.labels(pod.role, pod.name)
-        for gauge in gauges:
-            gauge.inc()
+            entry.legs.add(leg.gone)
+        self._metrics.inflight.labels(pod.role).inc()
+        self._loads.begin(pod.role, pod.name, self._clock())
         try:
-            yield gone
+            yield leg
         finally:
             if entry is not None:
-                entry.legs.discard(gone)
-            for gauge in gauges:
-                gauge.dec()
-            if pod.uid not in self._entries:
-                self._forget(pod)
+                entry.legs.discard(leg.gone)
+            self._metrics.inflight.labels(pod.role).dec()
+            self._loads.end(pod.role, pod.name, self._clock(), well=leg.well)
 
     # --- fed by legs and health ------------------------------------------------------------------------------
     def report_success(self, pod: Pod) -> None:
@@ -176,6 +187,7 @@ class Fleet:
         entry = self._entries.get(pod.uid)
         if entry is None:
             self._entries[pod.uid] = _Entry(pod)
+            self._loads.add(pod.role, pod.name, self._clock())
             log.info("pod seen", extra={"pod": pod.name, "role": pod.role, "state": pod.state})
             return
         if entry.pod.state != pod.state:
@@ -190,8 +202,8 @@ class Fleet:
         entry = self._entries.pop(uid, None)
         if entry:
             log.info("pod gone", extra={"pod": entry.pod.name, "role": entry.pod.role})
-            if entry.load == 0:
-                self._forget(entry.pod)
+            if not any(e.pod.name == entry.pod.name for e in self._entries.values()):
+                self._loads.drop(entry.pod.role, entry.pod.name)
             if entry.legs:
                 asyncio.get_running_loop().call_later(GONE_GRACE_SECONDS, self._end_legs, entry)
 
@@ -204,11 +216,6 @@ class Fleet:
         """No other pod can do what this one does; without prefill pods decode works alone."""
         others = (e for e in self._entries.values() if e is not entry and e.pod.role == DECODE and e.pod.usable)
         return entry.pod.role == DECODE and not any(e.breaker.state == "closed" for e in others)
-
-    def _forget(self, pod: Pod) -> None:
-        if not any(e.pod.name == pod.name for e in self._entries.values()):
-            with contextlib.suppress(KeyError):
-                self._metrics.pod_inflight.remove(pod.role, pod.name)
 
     def _set(self, entry: _Entry, after: Breaker) -> None:
         if after != entry.breaker:

@@ -10,7 +10,6 @@ from typing import Any
 
 import aiohttp
 
-from phasewise_runtime.router.fleet import Fleet
 from phasewise_runtime.router.headers import Headers
 from phasewise_runtime.router.pods import Pod
 from phasewise_runtime.router.settings import Settings
@@ -55,17 +54,17 @@ class LegError(Exception):
 
 
 class Legs:
-    def __init__(self, session: aiohttp.ClientSession, settings: Settings, fleet: Fleet) -> None:
+    def __init__(self, session: aiohttp.ClientSession, settings: Settings) -> None:
         self._session = session
         self._settings = settings
-        self._fleet = fleet
 
-    async def prefill(self, pod: Pod, path: str, headers: Headers, body: bytes, *, deadline: float) -> EngineAnswer:
+    async def prefill(
+        self, pod: Pod, path: str, headers: Headers, body: bytes, *, deadline: float, gone: asyncio.Future[None]
+    ) -> EngineAnswer:
         """Run the prefill leg; a 4xx is an answer, everything else that is not 200 a failure."""
         timeout = self._timeout(deadline, self._settings.prefill_seconds)
-        with self._fleet.leg(pod) as gone:
-            response = await _unless_gone(pod, gone, self._send(pod, path, headers, body, timeout))
-            return await read_whole(response, pod)
+        response = await _unless_gone(pod, gone, self._send(pod, path, headers, body, timeout))
+        return await read_whole(response, pod)
 
     async def decode(
         self,

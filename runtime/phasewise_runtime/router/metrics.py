@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
 
-from phasewise_runtime.contract import METRIC_KV_HANDOVER
+from phasewise_runtime.contract import (
+    METRIC_ACTIVE,
+    METRIC_ARRIVALS,
+    METRIC_ITL,
+    METRIC_KV_HANDOVER,
+    METRIC_QUEUE_DEPTH,
+    METRIC_SLO_REQUESTS,
+    METRIC_TTFT,
+    METRIC_TTFT_PHASE,
+    SLO_RESULTS,
+)
 
 PREFIX = "phasewise_router"
 
@@ -27,34 +37,35 @@ class Metrics:
         PlatformCollector(registry=r)
 
         def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"{PREFIX}_{name}", text, labels, registry=r)
+            return Counter(_full(name), text, labels, registry=r)
 
         def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(f"{PREFIX}_{name}", text, labels, registry=r)
+            return Gauge(_full(name), text, labels, registry=r)
 
         def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-            return Histogram(f"{PREFIX}_{name}", text, labels, buckets=buckets, registry=r)
+            return Histogram(_full(name), text, labels, buckets=buckets, registry=r)
 
-        self.ttft = histogram("ttft_seconds", "Request read to first output token, as a client sees it.", TTFT_BUCKETS)
+        self.ttft = histogram(METRIC_TTFT, "Request read to first output token, as a client sees it.", TTFT_BUCKETS)
         self.ttft_phase = histogram(
-            "ttft_phase_seconds",
+            METRIC_TTFT_PHASE,
             "TTFT by phase: queue, prefill (the leg that was used), decode_first_token (decode sent to first token).",
             TTFT_BUCKETS,
             "phase",
         )
-        self.itl = histogram("itl_seconds", "Of a request: mean gap of its tokens after the first.", ITL_BUCKETS)
+        self.itl = histogram(METRIC_ITL, "Of a request: mean gap of its tokens after the first.", ITL_BUCKETS)
         self.gap = histogram("inter_token_gap_seconds", "Single gaps between streamed events.", ITL_BUCKETS)
+        self.arrivals = counter(METRIC_ARRIVALS, "Requests whose body was read and is valid.")
+        self.slo_requests = counter(METRIC_SLO_REQUESTS, "Requests judged by the latency targets.", "result")
         self.requests = counter("requests", "Requests answered, by outcome.", "endpoint", "outcome", "code")
         self.retries = counter("retries", "Legs that failed and were tried again.", "leg", "reason")
         self.inflight = gauge("inflight", "Legs in flight.", "leg")
-        self.pod_inflight = gauge("pod_inflight", "Legs in flight by pod.", "role", "pod")
-        self.active = gauge("active_requests", "Requests admitted and not yet ended.")
-        self.queue_depth = gauge("queue_depth", "Requests that wait for an engine pod or a free place.")
+        self.active = gauge(METRIC_ACTIVE, "Requests admitted and not yet ended.")
+        self.queue_depth = gauge(METRIC_QUEUE_DEPTH, "Requests that wait for an engine pod or a free place.")
         self.body_bytes = gauge("body_bytes", "Bytes of the request bodies in hand.")
         self.decode_alone = counter("decode_alone", "Requests that took no prefill leg.", "reason")
         self.kv_params_missing = counter("kv_params_missing", "Prefill answers without KV parameters.", "pod")
         text = "1: the last KV hand-over led to a first token; 0: prefill answered without KV parameters."
-        self.kv_handover = Gauge(METRIC_KV_HANDOVER, text, ["pod"], registry=r)
+        self.kv_handover = gauge(METRIC_KV_HANDOVER, text, "pod")
         self.ejections = counter("ejections", "Pods excluded after failures.", "role", "pod", "reason")
         self.pods = gauge("pods", "Engine pods known.", "role", "state")
         self.unmeasured = counter("unmeasured_requests", "Answered requests without TTFT or ITL.", "what", "reason")
@@ -65,7 +76,14 @@ class Metrics:
         self.discovery_errors = counter("discovery_errors", "Failures to list or watch pods.", "reason")
         self.stream_errors = counter("stream_errors", "Streams ended by an explicit error event.", "reason")
 
+        for result in SLO_RESULTS:
+            self.slo_requests.labels(result)
         for leg in ("prefill", "decode"):
             self.inflight.labels(leg)
         for phase in ("queue", "prefill", "decode_first_token"):
             self.ttft_phase.labels(phase)
+
+
+def _full(name: str) -> str:
+    """Names that other processes read are the contract's, whole; the others are short."""
+    return name if name.startswith(PREFIX) else f"{PREFIX}_{name}"

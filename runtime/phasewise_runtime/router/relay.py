@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
@@ -17,11 +16,14 @@ from phasewise_runtime.contract import HEADER_SERVER_TIMING
 from phasewise_runtime.router import protocol as proto
 from phasewise_runtime.router.admission import Admission
 from phasewise_runtime.router.errors import ENGINE, ApiError
-from phasewise_runtime.router.exchange import Exchange, Rooms
+from phasewise_runtime.router.exchange import Exchange
 from phasewise_runtime.router.headers import to_client, to_engine
 from phasewise_runtime.router.intake import Intake
 from phasewise_runtime.router.legs import EngineAnswer, LegError
 from phasewise_runtime.router.measure import Meter
+from phasewise_runtime.router.outcome import Outcome
+from phasewise_runtime.router.rooms import Rooms
+from phasewise_runtime.router.slo import Targets
 from phasewise_runtime.router.stream import DecodeStream
 from phasewise_runtime.router.timing import Timing, now, server_timing
 
@@ -31,21 +33,13 @@ WRITE_MARGIN_SECONDS = 60.0
 """Beyond the longest generation: time for a slow client to take the rest; then its connection is closed."""
 
 
-@dataclass(slots=True)
-class Outcome:
-    """How a request ended, for metrics and the log."""
-
-    name: str = "error"
-    code: int = 500
-    error: str | None = None
-
-
 class Relay:
     def __init__(self, rooms: Rooms, intake: Intake, admission: Admission) -> None:
         self._rooms = rooms
         self._intake = intake
         self._admission = admission
-        self._meter = Meter(rooms.metrics)
+        targets = Targets(rooms.settings.ttft_target_seconds, rooms.settings.itl_target_seconds)
+        self._meter = Meter(rooms.metrics, targets)
         self.draining = False
         """Answers ask clients to close their connections."""
         self.running = 0
@@ -74,13 +68,16 @@ class Relay:
                         with exchange:
                             return await self._answer(request, exchange, outcome)
         except ApiError as e:
-            outcome.name, outcome.code, outcome.error = _name(e.status), e.status, e.code or e.type
+            outcome.answered(e.status, e.code or e.type)
             raise
         except (asyncio.CancelledError, ConnectionError):
-            outcome.name, outcome.code = "client_gone", 499
+            outcome.left()
             raise
         finally:
             self._count(-1)
+            self._meter.judge(exchange, outcome)
+            if exchange:
+                exchange.waiter.leave()
             self._record(request_id, endpoint, exchange, outcome)
 
     def _exchange(self, request: web.Request, request_id: str, endpoint: proto.Endpoint, raw: bytes) -> Exchange:
@@ -88,12 +85,14 @@ class Relay:
         parsed = proto.read_request(
             endpoint, proto.parse_body(raw), model=settings.model_name, disaggregated=settings.disaggregated
         )
+        self._rooms.metrics.arrivals.inc()
+        self._rooms.activity.arrived()
         return Exchange(self._rooms, parsed, to_engine(request.headers.items(), request_id), timing, request_id)
 
     async def _answer(self, request: web.Request, exchange: Exchange, outcome: Outcome) -> web.StreamResponse:
         answer = await exchange.answer()
         if isinstance(answer, EngineAnswer):
-            outcome.name, outcome.code = _name(answer.status), answer.status
+            outcome.answered(answer.status)
             self._meter.whole(exchange, answer)
             whole = web.Response(status=answer.status, body=answer.body)
             return self._prepared(whole, exchange, answer.headers)
@@ -119,12 +118,12 @@ class Relay:
         except LegError as failure:
             exchange.blame(failure)
             self._rooms.metrics.stream_errors.labels(failure.reason).inc()
-            outcome.name, outcome.code, outcome.error = "stream_error", 200, failure.reason
+            outcome.broke(failure.reason)
             # No [DONE] after it: a client that overlooks the error must not take this for a whole answer.
             await response.write(_error_event(failure))
             response.force_close()
         else:
-            outcome.name, outcome.code = "ok", 200
+            outcome.answered(200)
             self._meter.end(exchange, stream)
         await response.write_eof()
         await stream.finish()
@@ -175,14 +174,6 @@ def _error_event(failure: LegError) -> bytes:
         return b"data: " + failure.answer.body + b"\n\n"
     message = f"The stream is incomplete: {failure.message}."
     return ApiError(502, message, type=ENGINE, code=failure.reason).event()
-
-
-def _name(status: int) -> str:
-    if status < 400:
-        return "ok"
-    if status in (429, 503):
-        return "rejected"
-    return "client_error" if status < 500 else "engine_error"
 
 
 @contextlib.contextmanager

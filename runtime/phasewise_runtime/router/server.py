@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import signal
-import time
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
@@ -15,16 +14,18 @@ from phasewise_runtime.router.admin import build_admin
 from phasewise_runtime.router.admission import Admission
 from phasewise_runtime.router.app import build_app
 from phasewise_runtime.router.auth import CHECK_SECONDS, ApiKeys
+from phasewise_runtime.router.collectors import WaitingCollector
 from phasewise_runtime.router.discovery import Discovery
-from phasewise_runtime.router.exchange import Rooms
 from phasewise_runtime.router.fleet import Fleet
 from phasewise_runtime.router.health import probe_forever
 from phasewise_runtime.router.intake import Intake
 from phasewise_runtime.router.legs import Legs, open_session
 from phasewise_runtime.router.metrics import Metrics
 from phasewise_runtime.router.relay import Relay
+from phasewise_runtime.router.rooms import Rooms
 from phasewise_runtime.router.settings import Settings
 from phasewise_runtime.router.static_pods import watch_file
+from phasewise_runtime.router.timing import now
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class Server:
     def __init__(self, settings: Settings, source: Source | None = None) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self.fleet = Fleet(self.metrics, time.monotonic)
+        self.fleet = Fleet(self.metrics, now)
         self.port = self.admin_port = 0
         self._source = source or self._default_source
         self._stack = contextlib.AsyncExitStack()
@@ -58,14 +59,15 @@ class Server:
             settings.max_concurrency, settings.queue_size, settings.hold_seconds, fleet.can_serve, metrics
         )
         fleet.on_change(admission.wake)
-        rooms = Rooms(settings, fleet, Legs(session, settings, fleet), metrics)
+        rooms = Rooms(settings, fleet, Legs(session, settings), metrics)
+        metrics.registry.register(WaitingCollector(rooms.waiting, settings.ttft_target_seconds, now))
         self._relay = Relay(rooms, Intake(settings, metrics), admission)
         self._keys = ApiKeys(settings.api_keys_dir)
         self._background(lambda: self._source(fleet), "discovery")
         self._background(lambda: probe_forever(fleet, session), "health")
         if settings.api_keys_dir is not None:
             self._background(self._reload_keys, "api keys")
-        admin = build_admin(metrics, self.not_ready)
+        admin = build_admin(metrics, rooms.activity, self.not_ready)
         self._admin_site, self.admin_port = await self._listen(admin, settings.admin_port)
         self._site, self.port = await self._listen(build_app(settings, self._keys, self._relay), settings.port)
         log.info(

@@ -35,6 +35,8 @@ class Settings:
     prefill_seconds: float = 300.0
     first_token_seconds: float = 300.0
     gap_seconds: float = 120.0
+    ttft_target_seconds: float = 0.0
+    itl_target_seconds: float = 0.0
     upload_seconds: float = 60.0
     max_body_bytes: int = 4 * 1024 * 1024
     """Parsing one takes half a second at the worst, in which no token is relayed."""
@@ -84,6 +86,8 @@ def _parser() -> argparse.ArgumentParser:
         "first-token-seconds": (d.first_token_seconds, "longest wait for a decode leg's first token"),
         "upload-seconds": (d.upload_seconds, "longest time a request body may take to arrive"),
         "gap-seconds": (d.gap_seconds, "longest silence of an engine between tokens"),
+        "ttft-target-seconds": (d.ttft_target_seconds, "target for the time to first token; 0: none"),
+        "itl-target-seconds": (d.itl_target_seconds, "target for a request's mean gap between tokens; 0: none"),
     }
     for name, (default, text) in seconds.items():
         p.add_argument(f"--{name}", type=_seconds, default=default, help=f"{text} (default {default:g})")

@@ -221,7 +221,8 @@ class FakeEngine:
             "created": 1700000000,
             "model": MODEL,
         }
-        usage = bool((body.get("stream_options") or {}).get("include_usage"))
+        options = body.get("stream_options") or {}
+        usage = bool(options.get("include_usage"))
         limit = body.get("max_completion_tokens") or body.get("max_tokens") or len(self.tokens)
         tokens = self.tokens[:limit]
         if chat:
@@ -243,6 +244,8 @@ class FakeEngine:
                 choice["stop_reason"] = None
                 if not usage:
                     event["system_fingerprint"] = FINGERPRINT
+            if options.get("continuous_usage_stats"):
+                event["usage"] = {"prompt_tokens": 7, "total_tokens": 8 + i, "completion_tokens": 1 + i}
             if fault == "reasoning" and chat:
                 choice["delta"] = {"reasoning": token}
             yield _event(event)

@@ -1,0 +1,59 @@
+"""Metrics that are worked out when the page is asked for. May import prometheus_client and the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from phasewise_runtime.contract import (
+    METRIC_AWAITING,
+    METRIC_OVERDUE,
+    METRIC_POD_BUSY_SECONDS,
+    METRIC_POD_INFLIGHT_SECONDS,
+    METRIC_POD_LEGS,
+)
+from phasewise_runtime.router.loads import Loads
+from phasewise_runtime.router.waiting import WaitingRoom
+
+POD_INFLIGHT = "phasewise_router_pod_inflight"
+
+
+class WaitingCollector(Collector):
+    def __init__(self, room: WaitingRoom, ttft_target: float, clock: Callable[[], float]) -> None:
+        self._room = room
+        self._ttft_target = ttft_target
+        self._clock = clock
+
+    def collect(self) -> Iterator[Metric]:
+        read_before = self._clock() - self._ttft_target if self._ttft_target else None
+        awaiting = GaugeMetricFamily(METRIC_AWAITING, "Requests without a first token, by phase.", labels=["phase"])
+        text = "Requests without a first token that have waited longer than the TTFT target."
+        overdue = GaugeMetricFamily(METRIC_OVERDUE, text, labels=["phase"])
+        for phase, count in self._room.count(read_before).items():
+            awaiting.add_metric([phase], count.awaiting)
+            overdue.add_metric([phase], count.overdue)
+        yield from (awaiting, overdue)
+
+
+class LoadsCollector(Collector):
+    def __init__(self, loads: Loads, clock: Callable[[], float]) -> None:
+        self._loads = loads
+        self._clock = clock
+
+    def collect(self) -> Iterator[Metric]:
+        labels = ("role", "pod")
+        running = GaugeMetricFamily(POD_INFLIGHT, "Legs in flight by pod.", labels=labels)
+        legs = CounterMetricFamily(METRIC_POD_LEGS, "Legs that ended well, by pod.", labels=labels)
+        text = "Time integral of the legs in flight by pod, in leg-seconds."
+        inflight = CounterMetricFamily(METRIC_POD_INFLIGHT_SECONDS, text, labels=labels)
+        text = "Seconds with at least one leg in flight, by pod."
+        busy = CounterMetricFamily(METRIC_POD_BUSY_SECONDS, text, labels=labels)
+        for role, pod, load in self._loads.settled(self._clock()):
+            of = (role, pod)
+            running.add_metric(of, load.running)
+            legs.add_metric(of, load.ended_well)
+            inflight.add_metric(of, load.inflight_seconds)
+            busy.add_metric(of, load.busy_seconds)
+        yield from (running, legs, inflight, busy)

@@ -1,0 +1,46 @@
+"""How a request ended: the names that metrics, log and SLO judgement share. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+OK: Final = "ok"
+CLIENT_ERROR: Final = "client_error"
+CLIENT_GONE: Final = "client_gone"
+REJECTED: Final = "rejected"
+"""For want of capacity: a full queue, no engine."""
+ENGINE_ERROR: Final = "engine_error"
+STREAM_ERROR: Final = "stream_error"
+ERROR: Final = "error"
+"""The router's own fault."""
+
+FAILED: Final = frozenset({REJECTED, ENGINE_ERROR, STREAM_ERROR, ERROR})
+"""No whole answer, and not by the client's doing."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    name: str = ERROR
+    code: int = 500
+    error: str | None = None
+
+    def answered(self, status: int, error: str | None = None) -> None:
+        self.name, self.code, self.error = _name(status), status, error
+
+    def broke(self, reason: str) -> None:
+        """The stream ended in an error event."""
+        self.name, self.code, self.error = STREAM_ERROR, 200, reason
+
+    def left(self) -> None:
+        """The client is gone. Where the stream had broken before, that stays what happened."""
+        if self.name != STREAM_ERROR:
+            self.name, self.code = CLIENT_GONE, 499
+
+
+def _name(status: int) -> str:
+    if status < 400:
+        return OK
+    if status in (429, 503):
+        return REJECTED
+    return CLIENT_ERROR if status < 500 else ENGINE_ERROR

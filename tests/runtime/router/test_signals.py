@@ -1,0 +1,155 @@
+"""What a router shows of the load: arrivals, who waits where, and the legs of each pod."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.runtime.router.conftest import RouterFactory, until
+from tests.runtime.router.fake_engine import FakeEngine
+from tests.runtime.router.signals import EASY, SHORT, awaiting, judged, leave, legs, overdue, pair
+
+from phasewise_runtime import contract
+from phasewise_runtime.contract import SLO_TTFT_MISSED
+
+
+# --- arrivals and waiting ------------------------------------------------------------------------------------
+async def test_requests_arrive_before_they_wait_for_anything(router: RouterFactory) -> None:
+    p, d = pair()
+    async with router(p, d, **EASY) as r:
+        r.server.fleet.replace_all([])
+        tasks = [asyncio.create_task(r.chat()) for _ in range(3)]
+        await until(lambda: awaiting(r) == {"queue": 3})
+        assert r.metric("arrivals_total") == 3
+        assert overdue(r) == {}
+        r.server.fleet.replace_all([p.pod(), d.pod()])
+        await asyncio.gather(*tasks)
+        assert awaiting(r) == {}
+        assert r.metric("arrivals_total") == 3
+
+
+async def test_a_request_waits_for_prefill_then_for_decode_then_no_more(router: RouterFactory) -> None:
+    p, d = pair()
+    for gate in (p.first_gate, d.first_gate, d.gate):
+        gate.clear()
+    async with router(p, d) as r:
+        task = asyncio.create_task(r.chat(stream=True))
+        await until(lambda: awaiting(r) == {"prefill": 1})
+        p.first_gate.set()
+        await until(lambda: awaiting(r) == {"decode": 1})
+        assert overdue(r) == {}, "there is no target"
+        d.first_gate.set()
+        await until(lambda: r.metric("ttft_seconds_count") == 1)
+        assert awaiting(r) == {}
+        assert r.metric("active_requests") == 1
+        d.gate.set()
+        await task
+
+
+async def test_a_request_that_is_tried_again_waits_where_it_is_now(router: RouterFactory) -> None:
+    p, d0, d1 = FakeEngine("prefill", "p0"), FakeEngine("decode", "d0"), FakeEngine("decode", "d1")
+    for d in (d0, d1):
+        d.first_gate.clear()
+    async with router(p, d0, d1, ttft_target_seconds=1e-6) as r:
+        task = asyncio.create_task(r.chat(stream=True))
+        await until(lambda: d0.requests + d1.requests)
+        assert awaiting(r) == {"decode": 1}
+        p.first_gate.clear()
+        await (d0 if d0.requests else d1).kill()
+        await until(lambda: awaiting(r) == {"prefill": 1})
+        assert overdue(r) == {"prefill": 1}
+        for e in (p, d0, d1):
+            e.first_gate.set()
+        assert (await task).status == 200
+
+
+async def test_a_request_whose_last_decode_pod_died_is_back_in_the_queue(router: RouterFactory) -> None:
+    d = FakeEngine("decode", "d0")
+    d.first_gate.clear()
+    async with router(d) as r:
+        port, task = d.port, asyncio.create_task(r.chat(stream=True))
+        await until(lambda: d.requests)
+        assert awaiting(r) == {"decode": 1}
+        await d.kill()
+        await until(lambda: awaiting(r) == {"queue": 1})
+        d.port = port
+        d.first_gate.set()
+        await d.start()
+        assert (await task).status == 200
+
+
+async def test_an_answer_put_together_is_awaited_again_where_its_stream_broke(router: RouterFactory) -> None:
+    """Its client has seen no token yet."""
+    p, d0, d1 = FakeEngine("prefill", "p0"), FakeEngine("decode", "d0"), FakeEngine("decode", "d1")
+    for d in (d0, d1):
+        d.gate.clear()
+    async with router(p, d0, d1, ttft_target_seconds=SHORT) as r:
+        task = asyncio.create_task(r.chat())
+        await until(lambda: d0.requests + d1.requests and awaiting(r) == {})
+        p.first_gate.clear()
+        await (d0 if d0.requests else d1).kill()
+        await until(lambda: overdue(r) == {"prefill": 1})
+        await leave(task, r)
+        assert await judged(r) == {SLO_TTFT_MISSED: 1}
+
+
+# --- legs of pods --------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("fields", [{"stream": True}, {"stream": False}, {"logprobs": True}])
+async def test_both_legs_of_an_answer_end_well(router: RouterFactory, fields: dict[str, Any]) -> None:
+    async with router(*pair()) as r:
+        assert (await r.chat(**fields)).status == 200
+        await until(lambda: r.metric("inflight") == 0)
+        assert legs(r) == {"p0": 1, "d0": 1}
+        for e in r.engines:
+            assert r.metric("pod_inflight_seconds_total", role=e.role, pod=e.name) > 0
+            assert r.metric("pod_busy_seconds_total", role=e.role, pod=e.name) > 0
+
+
+@pytest.mark.parametrize(
+    ("role", "fault", "stream", "well"),
+    [
+        ("decode", "500", True, {"p0": 2, "d0": 1}),
+        ("decode", "die", True, {"p0": 1, "d0": 0}),
+        ("decode", "die", False, {"p0": 2, "d0": 1}),
+        ("decode", "400", True, {"p0": 1, "d0": 0}),
+        ("prefill", "500", True, {"p0": 0, "d0": 1}),
+        ("prefill", "abort", True, {"p0": 0, "d0": 1}),
+        ("prefill", "400", True, {"p0": 0, "d0": 1}),
+        ("prefill", "no_kv", True, {"p0": 1, "d0": 1}),
+    ],
+)
+async def test_legs_that_failed_or_were_refused_have_not_ended_well(
+    router: RouterFactory, role: str, fault: str, stream: bool, well: dict[str, float]
+) -> None:
+    p, d = pair()
+    (p if role == "prefill" else d).faults.append(fault)
+    async with router(p, d) as r:
+        await r.chat(stream=stream)
+        await until(lambda: r.metric("inflight") == 0)
+        assert legs(r) == well
+
+
+async def test_the_time_of_a_leg_shows_on_both_pods_while_it_runs(router: RouterFactory) -> None:
+    p, d = pair()
+    p.first_gate.clear()
+    d.gate.clear()
+    async with router(p, d) as r:
+        task = asyncio.create_task(r.chat(stream=True))
+        for e, gate in ((p, p.first_gate), (d, d.gate)):
+            await until(lambda e=e: r.metric("pod_busy_seconds_total", role=e.role, pod=e.name) > SHORT)
+            gate.set()
+        await task
+
+
+# --- the page ------------------------------------------------------------------------------------------------
+async def test_the_page_shows_every_metric_that_others_read(router: RouterFactory) -> None:
+    names = [v for k, v in vars(contract).items() if k.startswith("METRIC_") and v.startswith("phasewise_router_")]
+    assert len(names) >= 13
+    async with router(*pair(), **EASY) as r:
+        await r.chat(stream=True)
+        page = (await r.admin(contract.PATH_METRICS)).text
+    for result in contract.SLO_RESULTS:
+        assert f'{contract.METRIC_SLO_REQUESTS}{{result="{result}"}}' in page, "from the first page on"
+    samples = {line.partition("{")[0].partition(" ")[0] for line in page.splitlines() if not line.startswith("#")}
+    assert [n for n in names if n not in samples and f"{n}_bucket" not in samples] == []
