@@ -1,0 +1,141 @@
+"""Reads pages over HTTP: the one room of scaling that does I/O. Imports pages, families, history, aiohttp.
+
+A round takes as long as its slowest page and at most SECONDS, however many pods are dead. Nothing is tried again: the
+next round is the next try.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import TracebackType
+from typing import Final, Literal, Self, TypeAlias
+
+import aiohttp
+from yarl import URL
+
+from phasewise_operator.scaling import families
+from phasewise_operator.scaling.history import Read, Target
+from phasewise_operator.scaling.pages import Page, parse
+from phasewise_runtime import contract
+
+SECONDS: Final = 1.5
+"""A page, from connecting to its last byte: below the two seconds between rounds."""
+PAGE_BYTES: Final = 8 * 2**20
+"""A hundred times a page of today: what is larger is not a page."""
+PORTS: Final = {
+    contract.PREFILL: contract.ENGINE_PORT,
+    contract.DECODE: contract.ENGINE_PORT,
+    contract.ROUTER: contract.ROUTER_ADMIN_PORT,
+}
+CONNECTIONS: Final = 4096
+"""In use at once: 1,000 services, each with some pods read and one router waited on. Above it, reads queue up."""
+CONNECTIONS_PER_POD: Final = 4
+KEEP_ALIVE: Final = 4.0
+"""Seconds. vLLM's server closes a connection after 5 idle seconds; whoever closes first spares a failed request.
+Services that are read slowly hold no connection in between."""
+
+Reason: TypeAlias = Literal["timeout", "refused", "status", "too_large", "malformed"]
+
+
+@dataclass(frozen=True)
+class Unread:
+    """Why a pod has no page this round."""
+
+    reason: Reason
+    message: str
+
+
+class Scraper:
+    """One session for all services: `async with Scraper() as scraper`."""
+
+    def __init__(self, ports: Mapping[str, int] = PORTS) -> None:
+        self._ports = ports
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=CONNECTIONS, limit_per_host=CONNECTIONS_PER_POD, keepalive_timeout=KEEP_ALIVE
+            ),
+            timeout=aiohttp.ClientTimeout(total=SECONDS),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            # Plain: unpacking costs more than reading it all from a pod nearby.
+            headers={"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity"},
+            auto_decompress=False,
+            trust_env=False,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session:
+            await self._session.close()
+
+    async def scrape(self, targets: Iterable[Target]) -> dict[str, Read | Unread]:
+        """By uid, the page of each, stamped with time.monotonic(), or why there is none."""
+        asked = list(targets)
+        found = await asyncio.gather(*(self._read(target) for target in asked))
+        return {target.uid: read for target, read in zip(asked, found, strict=True)}
+
+    async def wait_activity(self, address: str, since: int, seconds: float) -> int | None:
+        """Arrivals so far at this router, as soon as they are not `since`, or after `seconds`. None: it cannot be
+        reached, or it is an older one that does not know the question."""
+        url = _url(address, self._ports[contract.ROUTER], contract.PATH_ACTIVITY, f"since={since}&seconds={seconds:g}")
+        timeout = aiohttp.ClientTimeout(total=seconds + SECONDS)
+        try:
+            async with self._open.get(url, timeout=timeout, allow_redirects=False) as answer:
+                return int(await answer.content.read(64)) if answer.status == 200 else None
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+            return None
+
+    async def _read(self, target: Target) -> Read | Unread:
+        try:
+            body = await self._body(target)
+        except TimeoutError:
+            return Unread("timeout", f"no whole page within {SECONDS:g} s")
+        except aiohttp.ClientPayloadError as error:
+            return Unread("malformed", f"the page is cut off: {error}")
+        except (aiohttp.ClientConnectionError, OSError) as error:
+            return Unread("refused", str(error))
+        except aiohttp.ClientError as error:
+            return Unread("malformed", f"not an answer over HTTP: {error}")
+        if isinstance(body, Unread):
+            return body
+        page = parse(body, families.wanted(target.role))
+        return Read(time.monotonic(), page) if isinstance(page, Page) else Unread("malformed", page.what)
+
+    async def _body(self, target: Target) -> bytes | Unread:
+        url = page_url(target.address, self._ports[target.role])
+        async with self._open.get(url, allow_redirects=False) as answer:
+            if answer.status != 200:
+                return Unread("status", f"HTTP status {answer.status}")
+            body = bytearray()
+            async for part in answer.content.iter_any():
+                body += part
+                if len(body) > PAGE_BYTES:
+                    # What is left must not be taken for the next answer on this connection.
+                    answer.close()
+                    return Unread("too_large", f"more than {PAGE_BYTES} bytes")
+            return bytes(body)
+
+    @property
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise RuntimeError("use it as `async with Scraper() as scraper`")
+        return self._session
+
+
+@lru_cache(maxsize=2**13)
+def page_url(address: str, port: int) -> URL:
+    return _url(address, port, contract.PATH_METRICS)
+
+
+def _url(address: str, port: int, path: str, query: str = "") -> URL:
+    """Of parts that are known to be plain: quoting each of them anew would cost as much as a small page."""
+    host = f"[{address}]" if ":" in address else address
+    return URL(f"http://{host}:{port}{path}{'?' if query else ''}{query}", encoded=True)

@@ -1,0 +1,196 @@
+"""Reading pods over HTTP, on loopback: every way in which a pod may not answer is told apart and holds up nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from tests.operator.scaling.exposition import PAGES, Router
+
+from phasewise_operator.scaling import families, scrape
+from phasewise_operator.scaling.history import Read, Target
+from phasewise_operator.scaling.scrape import Scraper, Unread
+from phasewise_runtime import contract
+
+ENGINE_PAGE = (PAGES / "vllm-0.32-decode.txt").read_bytes()
+Answer = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
+
+
+def http(body: bytes, status: str = "200 OK", *headers: str, length: int | None = None) -> bytes:
+    size = len(body) if length is None else length
+    head = "\r\n".join([f"HTTP/1.1 {status}", f"Content-Length: {size}", *headers])
+    return head.encode() + b"\r\n\r\n" + body
+
+
+def says(answer: bytes, *, then_closes: bool = False) -> Answer:
+    async def respond(_request: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer)
+        await writer.drain()
+        if then_closes:
+            writer.close()
+
+    return respond
+
+
+async def never(_request: bytes, _writer: asyncio.StreamWriter) -> None:
+    await asyncio.Event().wait()
+
+
+class Pods:
+    """Servers on one port and several loopback addresses, as pods are. `connections`: how many were opened to each."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.connections: dict[str, int] = {}
+        self._servers: list[asyncio.Server] = []
+
+    async def start(self, address: str, answer: Answer) -> Target:
+        async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self.connections[address] = self.connections.get(address, 0) + 1
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                while request := await reader.readuntil(b"\r\n\r\n"):
+                    await answer(request, writer)
+            writer.close()
+
+        server = await asyncio.start_server(connection, address, self.port)
+        self.port = server.sockets[0].getsockname()[1]
+        self._servers.append(server)
+        return Target(contract.DECODE, f"pod-{address}", f"uid-{address}", address)
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.close()
+
+    def scraper(self) -> Scraper:
+        return Scraper(dict.fromkeys((contract.ROUTER, *contract.ENGINE_ROLES), self.port))
+
+
+@pytest.fixture
+async def pods() -> AsyncIterator[Pods]:
+    running = Pods()
+    yield running
+    running.close()
+
+
+async def test_pages_of_engines_and_routers_are_read_and_stamped(pods: Pods) -> None:
+    engine = await pods.start("127.0.0.1", says(http(ENGINE_PAGE)))
+    at = await pods.start("127.0.0.2", says(http(Router().body())))
+    router = Target(contract.ROUTER, at.name, at.uid, at.address)
+    before = time.monotonic()
+    async with pods.scraper() as scraper:
+        found = await scraper.scrape([engine, router])
+    first, second = found[engine.uid], found[router.uid]
+    assert isinstance(first, Read)
+    assert isinstance(second, Read)
+    assert before <= first.at <= time.monotonic()
+    assert first.page.counters[families.TOKENS]
+    assert second.page.counters[contract.METRIC_ARRIVALS] == {(): 0}
+
+
+async def test_connections_are_kept_between_rounds(pods: Pods) -> None:
+    engine = await pods.start("127.0.0.1", says(http(ENGINE_PAGE)))
+    async with pods.scraper() as scraper:
+        for _ in range(3):
+            assert isinstance((await scraper.scrape([engine]))[engine.uid], Read)
+    assert pods.connections == {"127.0.0.1": 1}
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason", "message"),
+    [
+        (says(http(b"no", "503 Service Unavailable")), "status", "503"),
+        (says(http(b"", "302 Found", "Location: /elsewhere")), "status", "302"),
+        (says(http(b"x" * 3000)), "too_large", "2000 bytes"),
+        (says(http(b"x" * 1000, length=3000), then_closes=True), "malformed", "cut off"),
+        (says(http(b"<html>\n")), "malformed", "not the page"),
+        (says(http(b"")), "malformed", "empty"),
+        (says(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"), "malformed", "HTTP"),
+        (says(b"", then_closes=True), "refused", ""),
+        (never, "timeout", "0.2 s"),
+    ],
+    ids=["error", "redirect", "large", "cut off", "html", "empty", "not http", "closed", "silent"],
+)
+async def test_why_a_pod_was_not_read(
+    pods: Pods, monkeypatch: pytest.MonkeyPatch, answer: Answer, reason: str, message: str
+) -> None:
+    monkeypatch.setattr(scrape, "PAGE_BYTES", 2000)
+    monkeypatch.setattr(scrape, "SECONDS", 0.2)
+    target = await pods.start("127.0.0.1", answer)
+    async with pods.scraper() as scraper:
+        found = (await scraper.scrape([target]))[target.uid]
+    assert isinstance(found, Unread)
+    assert found.reason == reason
+    assert message in found.message
+
+
+async def test_a_pod_that_is_not_there_is_refused_and_one_that_is_silent_holds_up_nobody(
+    pods: Pods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrape, "SECONDS", 0.3)
+    silent = await pods.start("127.0.0.1", never)
+    alive = await pods.start("127.0.0.2", says(http(ENGINE_PAGE)))
+    gone = Target(contract.PREFILL, "gone", "gone", "127.0.0.3")
+    started = time.monotonic()
+    async with pods.scraper() as scraper:
+        found = await scraper.scrape([silent, gone, alive])
+    assert time.monotonic() - started < 2 * scrape.SECONDS
+    assert isinstance(found[alive.uid], Read)
+    reasons = [read.reason for read in (found[silent.uid], found[gone.uid]) if isinstance(read, Unread)]
+    assert reasons == ["timeout", "refused"]
+
+
+@pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "all_proxy"])
+async def test_no_proxy_stands_between(pods: Pods, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(variable, "http://127.0.0.9:9")
+    target = await pods.start("127.0.0.1", says(http(ENGINE_PAGE)))
+    async with pods.scraper() as scraper:
+        assert isinstance((await scraper.scrape([target]))[target.uid], Read)
+
+
+def has_ipv6() -> bool:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::1", 0))
+        return True
+    return False
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+async def test_an_ipv6_pod_is_read(pods: Pods) -> None:
+    target = await pods.start("::1", says(http(ENGINE_PAGE)))
+    async with pods.scraper() as scraper:
+        assert isinstance((await scraper.scrape([target]))[target.uid], Read)
+        assert str(scrape.page_url("fd00::1", 8000)) == "http://[fd00::1]:8000/metrics"
+
+
+async def test_activity_is_waited_for(pods: Pods) -> None:
+    asked: list[bytes] = []
+
+    async def respond(request: bytes, writer: asyncio.StreamWriter) -> None:
+        asked.append(request.split(b"\r\n")[0])
+        writer.write(http(b"8\n"))
+
+    router = await pods.start("127.0.0.1", respond)
+    async with pods.scraper() as scraper:
+        assert await scraper.wait_activity(router.address, since=7, seconds=30) == 8
+    assert asked == [b"GET /activity?since=7&seconds=30 HTTP/1.1"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [says(http(b"404", "404 Not Found")), says(http(b"soon")), says(b"", then_closes=True), never],
+    ids=["older router", "not a number", "closed", "silent"],
+)
+async def test_a_router_that_cannot_say_is_unknown(pods: Pods, monkeypatch: pytest.MonkeyPatch, answer: Answer) -> None:
+    monkeypatch.setattr(scrape, "SECONDS", 0.1)
+    router = await pods.start("127.0.0.1", answer)
+    async with pods.scraper() as scraper:
+        assert await scraper.wait_activity(router.address, since=7, seconds=0.1) is None
+
+
+async def test_a_router_that_is_not_there_is_unknown() -> None:
+    async with Scraper({contract.ROUTER: 9}) as scraper:
+        assert await scraper.wait_activity("127.0.0.7", since=7, seconds=30) is None
