@@ -1,0 +1,102 @@
+"""ITL of a decode replica as a function of its streams: ITL = floor + slope * streams, learned on line. Pure.
+
+Each pod's (streams, ITL) of a load window is a sample; weighted least squares with exponential forgetting over
+sufficient statistics. The line goes through the samples' centre; only its slope may be in doubt. While the samples
+hardly differ in streams the slope is drawn (ridge) to the prior: half of the ITL at the centre is floor, half grows
+with the streams. That errs to the safe side: engines have more floor and less slope where batches are small.
+Imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+PRIOR_SLOPE_SHARE = 0.5
+PRIOR_WEIGHT = 1.0
+"""The prior counts as one load window of one pod whose streams vary as much as their mean."""
+MEMORY_SECONDS = 600.0
+"""Time constant of forgetting: prompt lengths (KV read in each step) drift within the hour, not within a minute."""
+ENOUGH_TOKENS = 50.0
+"""Gaps between tokens for a sample to count in full."""
+HEADROOM = 0.9
+"""Share of the ITL target that a replica is filled to: streams come in lumps and the law is a mean."""
+
+
+@dataclass(frozen=True)
+class ItlLaw:
+    """Weighted sums over the samples so far; no samples, no law."""
+
+    weight: float = 0.0
+    streams: float = 0.0
+    """Weighted mean of the streams."""
+    itl: float = 0.0
+    """Weighted mean of the ITL, seconds."""
+    spread: float = 0.0
+    """Weighted sum of squared distances of streams from their mean."""
+    joint: float = 0.0
+    """Weighted sum of products of the distances of streams and ITL from their means."""
+
+    @property
+    def known(self) -> bool:
+        return self.weight > 0
+
+    @property
+    def thin(self) -> bool:
+        """The prior has more to say on the slope than the samples."""
+        return self.spread < self._prior_strength
+
+    @property
+    def _prior_strength(self) -> float:
+        return PRIOR_WEIGHT * self.streams**2
+
+    @property
+    def slope(self) -> float:
+        """Seconds of ITL that one more stream adds; never so steep that the floor would be below zero."""
+        if not self.known:
+            return 0.0
+        steepest = self.itl / self.streams
+        prior = PRIOR_SLOPE_SHARE * steepest
+        slope = (self.joint + self._prior_strength * prior) / (self.spread + self._prior_strength)
+        return min(max(slope, 0.0), steepest)
+
+    @property
+    def floor(self) -> float:
+        """Seconds of ITL with no stream at all."""
+        return max(0.0, self.itl - self.slope * self.streams)
+
+    @property
+    def alone(self) -> float:
+        """ITL of a stream that has a replica to itself."""
+        return self.floor + self.slope
+
+    def at(self, streams: float) -> float:
+        """ITL with so many streams."""
+        return self.floor + self.slope * streams if self.slope > 0 else self.floor
+
+    def capacity(self, target: float) -> float:
+        """Streams that a replica holds within HEADROOM of the target; at least one, no end where none slows another."""
+        room = HEADROOM * target - self.floor
+        if self.slope <= 0:
+            return math.inf if room >= 0 else 1.0
+        return max(1.0, room / self.slope)
+
+    def forget(self, seconds: float) -> ItlLaw:
+        """The same law with less weight: what was learned grows old."""
+        keep = math.exp(-seconds / MEMORY_SECONDS)
+        return ItlLaw(self.weight * keep, self.streams, self.itl, self.spread * keep, self.joint * keep)
+
+    def learn(self, streams: float, itl: float, weight: float) -> ItlLaw:
+        """With one more sample (West's update of weighted means and sums)."""
+        if weight <= 0 or streams <= 0 or itl <= 0:
+            return self
+        total = self.weight + weight
+        from_streams, from_itl = streams - self.streams, itl - self.itl
+        mean_streams = self.streams + from_streams * weight / total
+        return ItlLaw(
+            weight=total,
+            streams=mean_streams,
+            itl=self.itl + from_itl * weight / total,
+            spread=self.spread + weight * from_streams * (streams - mean_streams),
+            joint=self.joint + weight * from_itl * (streams - mean_streams),
+        )

@@ -1,0 +1,111 @@
+"""What the pools carry now: sums over pods, scaled up by what was not read. Pure.
+
+Imports `state` and the names of roles. Seen at half, loads are taken for double: an error makes a pool too large for
+a moment, never too small.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from phasewise_operator.scaling.state import PodLoad, PoolSignals, Signals
+from phasewise_runtime.contract import DECODE, PREFILL
+
+QUEUE = 2.0
+"""Mean legs in flight on a pod from which on some wait for others."""
+HALF = 0.5
+
+
+@dataclass(frozen=True)
+class PoolLoad:
+    """Sums over the pods of a pool."""
+
+    concurrency: float = 0.0
+    """Legs in flight, mean over the load window."""
+    busy: float = 0.0
+    """Pods with work, mean over the load window."""
+    legs: float = 0.0
+    """Legs answered in the load window."""
+    blocked: float = 0.0
+    """Requests that wait for room now."""
+    room: float | None = None
+    """Streams that run on a pod where others wait for room: what it holds; None where none waits."""
+    free: float = 0.0
+    """Places for more in the pods where none waits, as far as `room` tells."""
+    fullest: float = 0.0
+    """Streams that run on the pod that has most."""
+    tokens: float = 0.0
+    """Output tokens in the load window."""
+    slowest: float | None = None
+    """Highest ITL of a pod over the load window, seconds."""
+    kv: float | None = None
+    """Mean share of the KV cache in use; None where no pod says."""
+
+    uneven: bool = False
+    """A pod has a queue while another has little to do: what waits is where it was sent, and stays there."""
+
+    @property
+    def batch(self) -> float:
+        """Legs that a pod has in hand while it has any."""
+        return self.concurrency / self.busy if self.busy > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Load:
+    """Of a service."""
+
+    window: float
+    arrivals: float
+    """Requests per second."""
+    queued: float
+    awaiting: dict[str, float]
+    overdue: dict[str, float]
+    prefill: PoolLoad
+    decode: PoolLoad
+    quiet: bool
+
+
+def measure(signals: Signals) -> Load:
+    """The load that the signals tell of."""
+    unseen = 1 / signals.routers.share
+    return Load(
+        window=signals.load_window,
+        arrivals=signals.arrivals * unseen,
+        queued=signals.queued * unseen,
+        awaiting={phase: n * unseen for phase, n in signals.awaiting.items()},
+        overdue={phase: n * unseen for phase, n in signals.overdue.items()},
+        prefill=_of_pool(signals.pools.get(PREFILL), unseen),
+        decode=_of_pool(signals.pools.get(DECODE), unseen),
+        quiet=signals.quiet,
+    )
+
+
+def _of_pool(pool: PoolSignals | None, unseen_routers: float) -> PoolLoad:
+    if pool is None or not pool.pods:
+        return PoolLoad()
+    pods = list(pool.pods.values())
+    unseen = 1 / pool.coverage.share if pool.coverage.share > 0 else 1.0
+    by_routers = unseen * unseen_routers
+    itl = [p.itl for p in pods if p.itl is not None]
+    places = [(p.running or 0.0, p.blocked or 0.0) for p in pods]
+    crowded = [r for r, b in places if b and r]
+    room = sum(crowded) / len(crowded) if crowded else None
+    kv = [p.kv_usage for p in pods if p.kv_usage is not None]
+    return PoolLoad(
+        concurrency=sum(p.concurrency or 0.0 for p in pods) * by_routers,
+        busy=sum(_busy(p, unseen_routers) for p in pods) * unseen,
+        legs=sum(p.legs for p in pods) * by_routers,
+        uneven=any((p.concurrency or 0.0) >= QUEUE for p in pods) and any((p.busy or 0.0) < HALF for p in pods),
+        room=room,
+        free=sum(max(0.0, room - r) for r, b in places if not b) * unseen if room else 0.0,
+        fullest=max(r for r, _ in places),
+        blocked=sum(p.blocked or 0.0 for p in pods) * unseen,
+        tokens=sum(p.tokens for p in pods) * unseen,
+        slowest=max(itl) if itl else None,
+        kv=sum(kv) / len(kv) if kv else None,
+    )
+
+
+def _busy(pod: PodLoad, unseen_routers: float) -> float:
+    # Two routers may keep a pod busy in the same second: their sum may pass 1, its time may not.
+    return min(1.0, (pod.busy or 0.0) * unseen_routers)

@@ -1,0 +1,237 @@
+"""One follower a service: scrape, make signals, decide, and tell the reconciler where something is new. I/O.
+
+With traffic a round is made every two seconds. Without, and with nothing left to take away, the follower waits on the
+routers for a request to arrive, so that an idle service costs next to nothing and a burst is seen at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import ValidationError
+
+from phasewise_operator.api.spec import InferenceServiceSpec, ScalingMode
+from phasewise_operator.observed import Observed, PodView
+from phasewise_operator.queue import WorkQueue
+from phasewise_operator.render.context import Context, Images
+from phasewise_operator.scaling.history import History, Read, Target
+from phasewise_operator.scaling.metrics import ScalingMetrics
+from phasewise_operator.scaling.policy import Memory, decide
+from phasewise_operator.scaling.pools import pools_of, targets_of
+from phasewise_operator.scaling.scrape import Scraper, Unread
+from phasewise_operator.scaling.signals import kv_handovers, signals
+from phasewise_operator.scaling.state import NO_ADVICE, Advice, Pool, Signals, Verdict
+from phasewise_operator.store import Key, Store
+from phasewise_runtime import contract
+
+log = logging.getLogger(__name__)
+
+ROUND_SECONDS: Final = 2.0
+"""Between the beginnings of two rounds where there is traffic, or where a pool may have to shrink."""
+IDLE_SECONDS: Final = 30.0
+"""The longest wait for a request on an idle service."""
+BLIND_SECONDS: Final = 3.0
+"""Between rounds where there is no router to wait on."""
+FIGURES_SECONDS: Final = 30.0
+"""How often the reconciler is told of figures that moved, and nothing else."""
+MATCH_SECONDS: Final = 0.5
+
+
+@dataclass(frozen=True)
+class Rooms:
+    """What all followers share."""
+
+    store: Store
+    queue: WorkQueue[Key]
+    images: Images
+    metrics: ScalingMetrics
+    scraper: Scraper
+
+
+class Loop:
+    def __init__(self, rooms: Rooms) -> None:
+        self._rooms = rooms
+        self._followers: dict[Key, tuple[_Follower, asyncio.Task[None]]] = {}
+
+    def advice(self, key: Key) -> Advice:
+        """What was last made of a service."""
+        found = self._followers.get(key)
+        return found[0].advice if found else NO_ADVICE
+
+    async def run(self) -> None:
+        """Follow every service that there is, until cancelled."""
+        async with self._rooms.scraper:
+            try:
+                while True:
+                    self._match()
+                    await asyncio.sleep(MATCH_SECONDS)
+            finally:
+                tasks = [self._drop(key) for key in list(self._followers)]
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _match(self) -> None:
+        """A service that was deleted and made again is another one."""
+        metas = [live["metadata"] for live in self._rooms.store.services()]
+        there: dict[Key, str] = {(meta["namespace"], meta["name"]): meta["uid"] for meta in metas}
+        for key, (follower, _) in list(self._followers.items()):
+            if there.get(key) != follower.uid:
+                self._drop(key)
+        for key, uid in there.items():
+            if key not in self._followers:
+                follower = _Follower(self._rooms, key, uid)
+                self._followers[key] = follower, asyncio.create_task(follower.follow(), name=f"scaling {key}")
+
+    def _drop(self, key: Key) -> asyncio.Task[None]:
+        _, task = self._followers.pop(key)
+        task.cancel()
+        self._rooms.metrics.forget(*key)
+        return task
+
+
+class _Follower:
+    """One service. What is kept between rounds can be lost: the next rounds make it again."""
+
+    def __init__(self, rooms: Rooms, key: Key, uid: str) -> None:
+        self._rooms = rooms
+        self._key = key
+        self.uid = uid
+        self.advice = NO_ADVICE
+        self._history = History()
+        self._memory = Memory()
+        self._told = 0.0
+        self._routers: list[Target] = []
+
+    async def follow(self) -> None:
+        while True:
+            began = time.monotonic()
+            try:
+                idle = await self._round()
+            except Exception:
+                # A defect in one service's round must not end the rounds of the others.
+                log.exception("%s/%s: a scaling round failed", *self._key)
+                idle = False
+            if idle:
+                await self._until_stirred()
+            else:
+                await asyncio.sleep(max(0.1, began + ROUND_SECONDS - time.monotonic()))
+
+    async def _round(self) -> bool:
+        """Returns whether there is nothing to look at until a request arrives."""
+        ctx = self._context()
+        if ctx is None:
+            self._routers = []
+            return True
+        observed = Observed.of(self._rooms.store.children(self._key), self.uid)
+        expected, draining = _targets(observed)
+        self._routers = [t for t in expected if t.role == contract.ROUTER]
+        with self._rooms.metrics.rounds.time():
+            await self._read([*expected, *draining])
+            attainment = ctx.spec.slo.attainment / 100
+            seen = signals(self._history, expected, list(ctx.pools), attainment, time.monotonic())
+            pools = pools_of(ctx, observed)
+            before, self.advice = self.advice, self._advise(ctx, pools, seen)
+        self._count(pools, before, self.advice)
+        self._rooms.metrics.show(*self._key, pools, seen, self.advice.verdicts)
+        self._tell(pools, before, seen)
+        auto = ctx.spec.scaling.mode is ScalingMode.AUTO
+        known = seen.routers.read == seen.routers.of and seen.load_window > 0
+        return seen.quiet and known and all(_at_rest(p, auto) for p in pools)
+
+    async def _read(self, targets: Sequence[Target]) -> None:
+        answers = await self._rooms.scraper.scrape(targets)
+        roles = {t.uid: t.role for t in targets}
+        for uid, answer in answers.items():
+            if isinstance(answer, Unread):
+                self._rooms.metrics.scrape_errors.labels(roles[uid], answer.reason).inc()
+        reads = {uid: answer for uid, answer in answers.items() if isinstance(answer, Read)}
+        self._history = self._history.fold(targets, reads, time.monotonic())
+
+    def _advise(self, ctx: Context, pools: Sequence[Pool], seen: Signals) -> Advice:
+        kv = kv_handovers(self._history)
+        verdicts: dict[str, Verdict] = {}
+        scaling = ctx.spec.scaling
+        if scaling.mode is ScalingMode.AUTO and not ctx.spec.paused:
+            stabilization = scaling.scale_down_stabilization.seconds
+            decision = decide(
+                time.monotonic(), targets_of(ctx), pools, seen, scaling.gpu_budget, stabilization, self._memory
+            )
+            self._memory = decision.memory
+            verdicts = dict(decision.verdicts)
+        return Advice(verdicts, seen, kv.good, kv.failed)
+
+    def _count(self, pools: Sequence[Pool], before: Advice, after: Advice) -> None:
+        for pool in pools:
+            verdict, last = after.verdicts.get(pool.role), before.verdicts.get(pool.role)
+            if verdict is None or verdict.wanted == pool.wanted or (last and last.wanted == verdict.wanted):
+                continue
+            direction = "up" if verdict.wanted > pool.wanted else "down"
+            log.info("%s/%s: %s %d -> %d: %s", *self._key, pool.role, pool.wanted, verdict.wanted, verdict.message)
+            labels = (*self._key, pool.role, direction, verdict.reason)
+            self._rooms.metrics.decisions.labels(*labels).inc()
+
+    def _tell(self, pools: Sequence[Pool], before: Advice, seen: Signals) -> None:
+        """Wake the reconciler: at once for what is new, now and then for figures."""
+        after, now = self.advice, time.monotonic()
+        resized = any(v.wanted != p.wanted for p in pools if (v := after.verdicts.get(p.role)))
+        figures = not seen.quiet and now - self._told >= FIGURES_SECONDS
+        if resized or figures or _gist(before) != _gist(after):
+            self._told = now
+            self._rooms.queue.add(self._key)
+
+    def _context(self) -> Context | None:
+        live = self._rooms.store.service(self._key)
+        if live is None:
+            return None
+        try:
+            spec = InferenceServiceSpec.model_validate(live.get("spec", {}))
+        except ValidationError:
+            return None  # the reconciler says so
+        return Context(*self._key, self.uid, spec, self._rooms.images)
+
+    # --- without traffic -------------------------------------------------------------------------------------
+    async def _until_stirred(self) -> None:
+        """Until a router has read another request, or it is time to look again."""
+        if not self._routers:
+            await asyncio.sleep(BLIND_SECONDS)
+            return
+        waits = [asyncio.create_task(self._stirred(router)) for router in self._routers]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+    async def _stirred(self, router: Target) -> None:
+        newest = self._history.newest.get(router.uid)
+        since = int(sum(newest.read.page.counters.get(contract.METRIC_ARRIVALS, {}).values())) if newest else 0
+        if await self._rooms.scraper.wait_activity(router.address, since, IDLE_SECONDS) is None:
+            await asyncio.sleep(BLIND_SECONDS)
+
+
+def _targets(observed: Observed) -> tuple[list[Target], list[Target]]:
+    """Pods that should answer, ready ones that stay; and routers on their way out, which still have requests in hand."""
+    staying = [p for p in observed.pods if p.address and p.ready and not p.deleting]
+    draining = [p for p in observed.pods if p.address and p.deleting and p.role == contract.ROUTER]
+    expected = [p for p in staying if p.role in (*contract.ENGINE_ROLES, contract.ROUTER)]
+    return [_target(p) for p in expected], [_target(p) for p in draining]
+
+
+def _target(pod: PodView) -> Target:
+    return Target(pod.role, pod.name, pod.uid, pod.address)
+
+
+def _at_rest(pool: Pool, auto: bool) -> bool:
+    """As it was asked for, and as small as it may be."""
+    return pool.ready >= pool.wanted and (not auto or pool.wanted == pool.min)
+
+
+def _gist(advice: Advice) -> object:
+    """What is worth waking the reconciler for: not figures, and not why a size stays as it is."""
+    held = {role: (v.wanted, v.known, v.limited) for role, v in advice.verdicts.items()}
+    return held, advice.kv_good, advice.kv_failed

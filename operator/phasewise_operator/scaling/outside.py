@@ -1,0 +1,45 @@
+"""scaling.mode External: what an outside autoscaler asks for, within the pool's bounds and the GPU budget. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from phasewise_operator.scaling.state import Pool, Verdict
+
+
+def follow(pools: Sequence[Pool], asked: Mapping[str, int | None], budget: int | None) -> dict[str, Verdict]:
+    """Verdict by role. Where the budget does not hold all that is asked, a pool keeps what it has."""
+    wishes = {p.role: _wish(p, asked.get(p.role)) for p in pools}
+    if budget is None:
+        return wishes
+    base = {p.role: min(p.wanted, wishes[p.role].wanted) for p in pools}
+    free = budget - sum(base[p.role] * p.gpus + p.gpus_beside for p in pools)
+    granted: dict[str, Verdict] = {}
+    for pool in pools:
+        wish = wishes[pool.role]
+        more = wish.wanted - base[pool.role]
+        fits = more if pool.gpus == 0 else max(0, min(more, free // pool.gpus))
+        free -= fits * pool.gpus
+        granted[pool.role] = wish if fits == more else _short(wish, base[pool.role] + fits, budget)
+    return granted
+
+
+def _wish(pool: Pool, asked: int | None) -> Verdict:
+    scaler = f"the PoolScaler of {pool.role}"
+    if asked is None:
+        wanted = max(pool.min, min(pool.wanted, pool.max))
+        return Verdict(wanted, "External", f"{scaler} is being made: as it is")
+    if asked > pool.max:
+        text = f"{scaler} asks for {asked}, {pool.role}.replicas.max is {pool.max}: raise it to allow more"
+        return Verdict(pool.max, "AtMaximum", text, limited=True)
+    if asked < pool.min:
+        text = f"{scaler} asks for {asked}, {pool.role}.replicas.min is {pool.min}: lower it to allow fewer"
+        return Verdict(pool.min, "AtMinimum", text, limited=True)
+    return Verdict(asked, "External", f"{scaler} asks for {asked}")
+
+
+def _short(wish: Verdict, wanted: int, budget: int) -> Verdict:
+    text = (
+        f"{wish.message}; scaling.gpuBudget {budget} leaves room for {wanted} now: raise it, or shrink the other pool"
+    )
+    return Verdict(wanted, "GpuBudget", text, limited=True)

@@ -1,0 +1,54 @@
+"""What an outside autoscaler asks for is done within bounds and budget, and what is not done is said."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phasewise_operator.scaling.outside import follow
+from phasewise_operator.scaling.state import Pool
+
+
+def pool(role: str, wanted: int, gpus: int = 1, beside: int = 0, low: int = 1, high: int = 8) -> Pool:
+    return Pool(role, low, high, wanted, ready=wanted, gpus=gpus, gpus_beside=beside)
+
+
+CASES = [
+    ("as asked", {"prefill": 3, "decode": 5}, None, {"prefill": (3, "External"), "decode": (5, "External")}),
+    ("bounds", {"prefill": 0, "decode": 99}, None, {"prefill": (1, "AtMinimum"), "decode": (8, "AtMaximum")}),
+    ("not made yet", {"prefill": None, "decode": 2}, None, {"prefill": (2, "External"), "decode": (2, "External")}),
+    ("budget holds", {"prefill": 3, "decode": 3}, 6, {"prefill": (3, "External"), "decode": (3, "External")}),
+    ("budget is short", {"prefill": 4, "decode": 4}, 6, {"prefill": (4, "External"), "decode": (2, "GpuBudget")}),
+    ("one gives, one takes", {"prefill": 1, "decode": 3}, 4, {"prefill": (1, "External"), "decode": (3, "External")}),
+]
+
+
+@pytest.mark.parametrize(("asked", "budget", "expected"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+def test_what_is_asked_is_given(
+    asked: dict[str, int | None], budget: int | None, expected: dict[str, tuple[int, str]]
+) -> None:
+    verdicts = follow([pool("prefill", 2), pool("decode", 2)], asked, budget)
+    assert {role: (v.wanted, v.reason) for role, v in verdicts.items()} == expected
+    assert all(v.limited == (v.reason != "External") for v in verdicts.values())
+
+
+def test_gpus_of_pods_that_are_going_are_not_free_yet() -> None:
+    verdicts = follow([pool("prefill", 1, beside=1), pool("decode", 2)], {"prefill": 1, "decode": 3}, 4)
+    assert (verdicts["decode"].wanted, verdicts["decode"].reason) == (2, "GpuBudget")
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 6), st.integers(0, 4), st.integers(0, 3), st.integers(0, 9)), min_size=2, max_size=2
+    ),
+    st.integers(1, 20),
+)
+def test_the_budget_is_never_passed_by_a_step(rows: list[tuple[int, int, int, int]], budget: int) -> None:
+    roles = ("prefill", "decode")
+    pools = [pool(r, wanted, gpus, beside, low=0) for r, (wanted, gpus, beside, _) in zip(roles, rows, strict=True)]
+    asked: dict[str, int | None] = {r: row[3] for r, row in zip(roles, rows, strict=True)}
+    verdicts = follow(pools, asked, budget)
+    held = sum(p.wanted * p.gpus + p.gpus_beside for p in pools)
+    after = sum(verdicts[p.role].wanted * p.gpus + p.gpus_beside for p in pools)
+    assert after <= max(held, budget)
