@@ -44,7 +44,7 @@ unit: setup ## without a cluster, with coverage; the pure rooms must stay above 
 	@$(BIN)/coverage report --include='$(PURE)' --fail-under=95
 
 ROUTER := runtime/phasewise_runtime/router
-PURE := operator/phasewise_operator/api/*,operator/phasewise_operator/render/*,operator/phasewise_operator/rollout/*,operator/phasewise_operator/reconcile/plan.py,operator/phasewise_operator/reconcile/report.py,operator/phasewise_operator/reconcile/owned.py,operator/phasewise_operator/reconcile/trouble.py,operator/phasewise_operator/reconcile/state.py,runtime/phasewise_runtime/contract.py,runtime/phasewise_runtime/engine/command.py,runtime/phasewise_runtime/engine/config.py,runtime/phasewise_runtime/model/uri.py,$(ROUTER)/policy.py,$(ROUTER)/protocol.py,$(ROUTER)/sse.py,$(ROUTER)/assembly.py,$(ROUTER)/breaker.py,$(ROUTER)/errors.py,$(ROUTER)/headers.py,$(ROUTER)/pods.py
+PURE := operator/phasewise_operator/api/*,operator/phasewise_operator/render/*,operator/phasewise_operator/rollout/*,operator/phasewise_operator/reconcile/plan.py,operator/phasewise_operator/reconcile/report.py,operator/phasewise_operator/reconcile/owned.py,operator/phasewise_operator/reconcile/trouble.py,operator/phasewise_operator/observed.py,runtime/phasewise_runtime/contract.py,runtime/phasewise_runtime/engine/command.py,runtime/phasewise_runtime/engine/config.py,runtime/phasewise_runtime/model/uri.py,$(ROUTER)/policy.py,$(ROUTER)/protocol.py,$(ROUTER)/sse.py,$(ROUTER)/assembly.py,$(ROUTER)/breaker.py,$(ROUTER)/errors.py,$(ROUTER)/frames.py,$(ROUTER)/loads.py,$(ROUTER)/outcome.py,$(ROUTER)/slo.py,$(ROUTER)/waiting.py,$(ROUTER)/headers.py,$(ROUTER)/pods.py
 
 cluster: setup ## the local cluster, with the helm that the chart's tests use
 	@$(BIN)/python -m e2e.cluster up

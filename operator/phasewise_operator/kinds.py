@@ -45,10 +45,11 @@ ROLE: Final = Kind("Role", "roles", "rbac.authorization.k8s.io/v1")
 ROLE_BINDING: Final = Kind("RoleBinding", "rolebindings", "rbac.authorization.k8s.io/v1")
 DISRUPTION_BUDGET: Final = Kind("PodDisruptionBudget", "poddisruptionbudgets", "policy/v1")
 POD: Final = Kind("Pod", "pods", "v1")
+POOL_SCALER: Final = Kind("PoolScaler", "poolscalers", f"{contract.API_GROUP}/{contract.API_VERSION}")
 EVENT: Final = Kind("Event", "events", "events.k8s.io/v1")
 LEASE: Final = Kind("Lease", "leases", "coordination.k8s.io/v1")
 
-CHILD_KINDS: Final = (SERVICE_ACCOUNT, ROLE, ROLE_BINDING, SERVICE, DISRUPTION_BUDGET, DEPLOYMENT)
+CHILD_KINDS: Final = (SERVICE_ACCOUNT, ROLE, ROLE_BINDING, SERVICE, DISRUPTION_BUDGET, POOL_SCALER, DEPLOYMENT)
 """What the operator writes, in the order in which it is written: what a pod needs comes before the pod."""
 WATCHED_KINDS: Final = (*CHILD_KINDS, POD)
 """What carries our label and is looked at; services themselves are watched apart, without a label."""

@@ -1,8 +1,10 @@
-"""The operator's own metrics. Imports prometheus-client only."""
+"""The operator's own metrics. Imports prometheus-client and scaling's part of them."""
 
 from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
+
+from phasewise_operator.scaling.metrics import ScalingMetrics
 
 
 class Metrics:
@@ -26,3 +28,4 @@ class Metrics:
             ["result"],
             registry=self.registry,
         )
+        self.scaling = ScalingMetrics(self.registry)

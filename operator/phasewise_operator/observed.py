@@ -1,12 +1,12 @@
-"""What one pass knows of a service's children and pods. Frozen; made by observe, read by plan and report. Pure."""
+"""What is known of a service's children and pods. Frozen; read by plan, report and the scaling loop. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from phasewise_operator.kinds import Kind, Manifest
+from phasewise_operator.kinds import DEPLOYMENT, POD, Kind, Manifest
 from phasewise_runtime import contract
 
 
@@ -31,6 +31,8 @@ class Workload:
     """All its pods were available at least once: it is more than an attempt."""
     replica_failure: str = ""
     """Why its pods cannot be created: quota, admission."""
+    wanted: int | None = None
+    """Size that the whole pool was to have when this was written last."""
 
     @classmethod
     def of(cls, live: Manifest) -> Workload:
@@ -53,6 +55,7 @@ class Workload:
             gpus=int(labels.get(contract.LABEL_GPUS, "0")),
             served=progress.get("reason") == "NewReplicaSetAvailable",
             replica_failure=failure.get("message", "") if failure.get("status") == "True" else "",
+            wanted=_count(live["metadata"].get("annotations", {}).get(contract.ANNOTATION_WANTED, "")),
         )
 
 
@@ -76,7 +79,12 @@ class PodView:
     revision: str
     ready: bool
     deleting: bool
+    uid: str = ""
+    address: str = ""
+    created: str = ""
     gpus: int = 0
+    deletion_cost: str = ""
+    """As annotated; the ReplicaSet controller takes the cheapest first."""
     unschedulable: str = ""
     """The scheduler's message."""
     waiting_reason: str = ""
@@ -100,6 +108,10 @@ class PodView:
             revision=labels.get(contract.LABEL_REVISION, ""),
             ready=conditions.get("Ready", {}).get("status") == "True",
             deleting="deletionTimestamp" in live["metadata"],
+            uid=live["metadata"].get("uid", ""),
+            address=status.get("podIP", ""),
+            created=live["metadata"].get("creationTimestamp", ""),
+            deletion_cost=live["metadata"].get("annotations", {}).get(contract.ANNOTATION_DELETION_COST, ""),
             gpus=int(labels.get(contract.LABEL_GPUS, "0")),
             unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
             waiting_reason=waiting.get("reason", ""),
@@ -111,21 +123,27 @@ class PodView:
 
 
 @dataclass(frozen=True)
-class KvEvidence:
-    """Prefill pods by how their last KV hand-over went; a pod in neither set has had none."""
-
-    good: frozenset[str] = frozenset()
-    failed: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
 class Observed:
     """Everything a pass knows. `children` are all labelled objects of ours that this very service owns."""
 
     children: Mapping[tuple[str, str], Manifest] = field(default_factory=dict[tuple[str, str], Manifest])
     """By kind and name."""
     pods: tuple[PodView, ...] = ()
-    kv: KvEvidence = KvEvidence()
+
+    @classmethod
+    def of(cls, live: Iterable[Manifest], uid: str, mount_errors: Mapping[str, str] | None = None) -> Observed:
+        """From what the store has of a service: children that the service with `uid` owns, and all pods of its name."""
+        errors = mount_errors or {}
+        children: dict[tuple[str, str], Manifest] = {}
+        pods: list[PodView] = []
+        for one in live:
+            name = one["metadata"]["name"]
+            if one["kind"] != POD.name:
+                if owner_uid(one) == uid:
+                    children[one["kind"], name] = one
+            elif not _holds_nothing(one):
+                pods.append(PodView.of(one, errors.get(name, "")))
+        return cls(children, tuple(pods))
 
     def child(self, kind: Kind, name: str) -> Manifest | None:
         return self.children.get((kind.name, name))
@@ -133,7 +151,7 @@ class Observed:
     @property
     def workloads(self) -> list[Workload]:
         """Oldest first."""
-        found = [Workload.of(m) for (kind, _), m in self.children.items() if kind == "Deployment"]
+        found = [Workload.of(m) for (kind, _), m in self.children.items() if kind == DEPLOYMENT.name]
         return sorted(found, key=lambda w: (w.created, w.name))
 
 
@@ -146,6 +164,21 @@ class Failure:
     reason: str
     message: str
     refused: bool
+
+
+def _count(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
+
+
+def owner_uid(live: Manifest) -> str | None:
+    """Uid of the controller of an object."""
+    owners = live["metadata"].get("ownerReferences", [])
+    return next((o["uid"] for o in owners if o.get("controller")), None)
+
+
+def _holds_nothing(pod: Manifest) -> bool:
+    """Evicted, or of a node that went: it holds nothing, and is replaced already."""
+    return pod.get("status", {}).get("phase") in ("Failed", "Succeeded")
 
 
 def _container_statuses(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -61,6 +61,10 @@ class Store:
     def service(self, key: Key) -> Manifest | None:
         return self._services.get(key)
 
+    def services(self) -> list[Manifest]:
+        """All that are not on their way out."""
+        return [live for live in self._services.values() if "deletionTimestamp" not in live["metadata"]]
+
     def children(self, key: Key, kind: Kind | None = None) -> list[Manifest]:
         """All children of a service, or those of one kind, by name."""
         known = self._children.get(key, {})

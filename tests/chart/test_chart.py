@@ -13,7 +13,7 @@ import tomllib
 import yaml
 
 from phasewise_operator import __version__
-from phasewise_operator.kinds import CHILD_KINDS, EVENT, INFERENCE_SERVICE, POD
+from phasewise_operator.kinds import CHILD_KINDS, EVENT, INFERENCE_SERVICE, POD, POOL_SCALER
 from phasewise_operator.settings import Settings
 from phasewise_runtime import contract
 
@@ -168,7 +168,8 @@ def test_the_operator_may_do_what_it_does_and_no_more(render: Render) -> None:
     used = {(kind.group, kind.plural): WRITE for kind in CHILD_KINDS}
     used[INFERENCE_SERVICE.group, INFERENCE_SERVICE.plural] = READ
     used[INFERENCE_SERVICE.group, f"{INFERENCE_SERVICE.plural}/status"] = {"patch"}
-    used[POD.group, POD.plural] = READ
+    used[POOL_SCALER.group, f"{POOL_SCALER.plural}/status"] = {"patch"}
+    used[POD.group, POD.plural] = {*READ, "patch"}
     used[EVENT.group, EVENT.plural] = {"list", "create"}
     assert granted(operator_role(render())) == used
 

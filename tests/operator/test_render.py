@@ -35,7 +35,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def children(ctx: Any) -> list[Manifest]:
-    engines = [engine_deployment(ctx, engine_template(ctx, role), 1) for role in ctx.pools]
+    engines = [engine_deployment(ctx, engine_template(ctx, role), 1, 1) for role in ctx.pools]
     return [*render.constant_children(ctx), *engines]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from phasewise_operator.reconcile.state import PodView
+from phasewise_operator.observed import PodView
 from phasewise_operator.reconcile.trouble import trouble_of
 from phasewise_runtime import contract
 

@@ -55,6 +55,7 @@ class RoleStatus(ApiModel):
     pending: int = Field(ge=0, description="Replicas that cannot be scheduled or are starting.")
     revision: str = Field(description="Revision of the pool's pods.")
     summary: str = Field(description="Ready and desired replicas in one text, such as 1/2.")
+    reason: str | None = Field(default=None, description="Why the pool has this size, in one word.")
 
 
 class RouterStatus(ApiModel):
@@ -80,6 +81,25 @@ class SloStatus(ApiModel):
     itl: SloMeasure = Field(description="Inter-token latency.")
 
 
+class ScalingDecision(ApiModel):
+    """A change of a pool's size."""
+
+    time: Time = Field(description="When it was decided.")
+    role: str = Field(description="The pool: prefill or decode.")
+    before: int = Field(ge=0, serialization_alias="from", validation_alias="from", description="Replicas before.")
+    to: int = Field(ge=0, description="Replicas after.")
+    reason: str = Field(description="Why, in one word.")
+    message: str = Field(max_length=1024, description="Why, for people: the figures that decided.")
+
+
+class ScalingStatus(ApiModel):
+    """How the pools were scaled."""
+
+    decisions: Annotated[list[ScalingDecision], Field(max_length=5)] = Field(
+        default_factory=list[ScalingDecision], description="The last changes of size, newest first."
+    )
+
+
 class InferenceServiceStatus(ApiModel):
     """What the operator last saw and did."""
 
@@ -99,3 +119,4 @@ class InferenceServiceStatus(ApiModel):
     decode: RoleStatus | None = Field(default=None, description="The decode pool.")
     router: RouterStatus | None = Field(default=None, description="The router.")
     slo: SloStatus | None = Field(default=None, description="Latency targets and what was measured.")
+    scaling: ScalingStatus | None = Field(default=None, description="How the pools were scaled.")

@@ -8,19 +8,25 @@ from collections.abc import Sequence
 
 from phasewise_operator.kinds import DEPLOYMENT, ROLE_BINDING, Manifest, kind_of
 from phasewise_operator.kube import Kube, KubeError
-from phasewise_operator.reconcile.observe import owner_uid
+from phasewise_operator.observed import Failure, Observed, owner_uid
 from phasewise_operator.reconcile.owned import owned_fields
 from phasewise_operator.reconcile.plan import Plan
-from phasewise_operator.reconcile.state import Failure, Observed
 from phasewise_operator.store import Store
 from phasewise_runtime import contract
 
 log = logging.getLogger(__name__)
 
 
-async def carry_out(kube: Kube, store: Store, plan: Plan, observed: Observed, uid: str) -> list[Failure]:
-    """Raises NotLeadingError as soon as a write is not allowed any more; every other failure is returned."""
-    failures: list[Failure] = []
+async def carry_out(
+    kube: Kube, store: Store, plan: Plan, observed: Observed, uid: str, costs: Sequence[Manifest] = ()
+) -> list[Failure]:
+    """Raises NotLeadingError as soon as a write is not allowed any more; every other failure is returned.
+
+    `costs`: annotations of pods that are to be there before a Deployment is made smaller.
+    """
+    made = await asyncio.gather(*(_create(kube, store, m, uid) for m in plan.create))
+    failures = [f for f in made if f]
+    await asyncio.gather(*(_advise(kube, m) for m in costs))
     for wave in _waves(plan.write):
         results = await asyncio.gather(*(_write(kube, store, m, observed, uid) for m in wave))
         failures += [f for f in results if f]
@@ -50,6 +56,27 @@ async def _write(kube: Kube, store: Store, intent: Manifest, observed: Observed,
     log.info("applied %s %s/%s", kind.name, meta["namespace"], meta["name"])
     store.put(kind, live)
     return None
+
+
+async def _create(kube: Kube, store: Store, intent: Manifest, uid: str) -> Failure | None:
+    kind, meta = kind_of(intent), intent["metadata"]
+    try:
+        taken = await _taken_by(kube, intent, uid)
+        if taken:
+            return Failure(kind.name, meta["name"], "NameConflict", taken, refused=False)
+        store.put(kind, await kube.create(kind, meta["namespace"], intent))
+    except KubeError as error:
+        return Failure(kind.name, meta["name"], "CreateFailed", str(error), error.invalid)
+    log.info("created %s %s/%s", kind.name, meta["namespace"], meta["name"])
+    return None
+
+
+async def _advise(kube: Kube, pod: Manifest) -> None:
+    """Which pod goes is best effort: any of them drains."""
+    try:
+        await kube.apply(pod)
+    except KubeError as error:
+        log.info("cost of deletion of pod %s: %s", pod["metadata"]["name"], error)
 
 
 async def _taken_by(kube: Kube, intent: Manifest, uid: str) -> str:

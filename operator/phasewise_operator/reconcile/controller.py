@@ -8,34 +8,53 @@ from __future__ import annotations
 import contextlib
 import datetime
 import logging
+import math
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from pydantic import ValidationError
 
 from phasewise_operator.api.spec import InferenceServiceSpec
-from phasewise_operator.kinds import EVENT, INFERENCE_SERVICE, Manifest
+from phasewise_operator.kinds import EVENT, INFERENCE_SERVICE, POOL_SCALER, Manifest
 from phasewise_operator.kube import Kube, KubeError, NotLeadingError
 from phasewise_operator.metrics import Metrics
+from phasewise_operator.observed import Failure, Observed
 from phasewise_operator.queue import WorkQueue
 from phasewise_operator.reconcile import report
 from phasewise_operator.reconcile.apply import carry_out
-from phasewise_operator.reconcile.evidence import EvidenceReader
+from phasewise_operator.reconcile.events import decision_event, verdict_event
 from phasewise_operator.reconcile.observe import observe
 from phasewise_operator.reconcile.plan import Plan, make_plan, repair_plan
 from phasewise_operator.reconcile.report import Verdict
-from phasewise_operator.reconcile.state import Failure, Observed
+from phasewise_operator.reconcile.status import (
+    LIVE_CONDITIONS,
+    conditions,
+    fresh_decisions,
+    is_news,
+    news,
+    scaler_statuses,
+    status_of,
+)
+from phasewise_operator.reconcile.victims import deletion_costs
 from phasewise_operator.render.context import Context, Images, RenderError
 from phasewise_operator.rollout import Rollout
+from phasewise_operator.scaling.state import Advice
 from phasewise_operator.store import Key, Store
-from phasewise_runtime import contract
 
 log = logging.getLogger(__name__)
 PENDING_SECONDS = 10.0
 """A service that is not settled is looked at again so soon: what Events alone show triggers nothing."""
 REFUSED_SECONDS = 30.0
-EVIDENCE_SECONDS = 30.0
-"""How often the routers of a settled service are asked how KV transfer went."""
+EVENT_SECONDS = 600.0
+"""An Event about scaling that was made is not made again for so long, however often the condition comes and goes."""
+
+
+class Adviser(Protocol):
+    def advice(self, key: Key) -> Advice:
+        """What the scaling loop last made of a service."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -46,7 +65,11 @@ class Controller:
     images: Images
     metrics: Metrics
     resync_seconds: float
-    evidence: EvidenceReader
+    adviser: Adviser
+    last_write: dict[Key, float] = field(default_factory=dict[Key, float])
+    """When each service's status was written, for those that change in figures alone."""
+    told: dict[tuple[Key, str, str], float] = field(default_factory=dict[tuple[Key, str, str], float])
+    """When an Event of a condition that may come and go with the load was last made."""
 
     async def work(self) -> None:
         """One worker, until it is cancelled or may not write any more."""
@@ -82,28 +105,39 @@ class Controller:
         """One pass. False: a child could not be written, and the key comes back after a pause."""
         live = self.store.service(key)
         if live is None or "deletionTimestamp" in live["metadata"]:
+            self._forget(key)
             self.queue.done(key)  # children go with their owner
             return True
         try:
             ctx = _context(live, self.images)
         except ValidationError as error:
             return await self._refuse(key, live, _readable(error))
-        observed = await observe(self.store, self.kube, self.evidence, key, ctx.uid)
+        observed = await observe(self.store, self.kube, key, ctx.uid)
+        advice = self.adviser.advice(key)
         try:
-            plan = make_plan(ctx, observed)
+            plan = make_plan(ctx, observed, advice)
         except RenderError as error:
             await self._repair(ctx, live, observed)
             return await self._refuse(key, live, str(error))
         failures: list[Failure] = []
-        if (plan.write or plan.remove) and not ctx.spec.paused:
+        if (plan.create or plan.write or plan.remove) and not ctx.spec.paused:
             if await self._is_stale(live):
                 self.queue.add(key)
                 self.queue.done(key)
                 return True
-            failures = await carry_out(self.kube, self.store, plan, observed, ctx.uid)
-        verdicts = report.report(ctx, plan, observed, failures)
-        await self._write_status(ctx, live, plan, observed, verdicts)
-        return self._come_back(ctx, key, verdicts, failures)
+            costs = deletion_costs(ctx.namespace, plan, observed, advice)
+            failures = await carry_out(self.kube, self.store, plan, observed, ctx.uid, costs)
+        verdicts = report.report(ctx, plan, observed, failures, advice)
+        generation, before = live["metadata"]["generation"], live.get("status", {})
+        status = status_of(ctx, plan, observed, verdicts, advice, generation, before, _now())
+        await self._put_status(live, status, verdicts)
+        await self._put_scaler_statuses(scaler_statuses(ctx, observed))
+        return self._come_back(key, verdicts, failures)
+
+    def _forget(self, key: Key) -> None:
+        self.last_write.pop(key, None)
+        for ref in [r for r in self.told if r[0] == key]:
+            del self.told[ref]
 
     async def _refuse(self, key: Key, live: Manifest, message: str) -> bool:
         await self._write_conditions(live, report.refused("InvalidSpec", message))
@@ -117,7 +151,7 @@ class Controller:
             plan = Plan(desired=writes, engines=(), rollout=Rollout({}, {}, ""), write=writes)
             await carry_out(self.kube, self.store, plan, observed, ctx.uid)
 
-    def _come_back(self, ctx: Context, key: Key, verdicts: Sequence[Verdict], failures: Sequence[Failure]) -> bool:
+    def _come_back(self, key: Key, verdicts: Sequence[Verdict], failures: Sequence[Failure]) -> bool:
         if failures:
             first = failures[0]
             text = "%s/%s: %d children could not be written; the first: %s %s: %s"
@@ -127,8 +161,7 @@ class Controller:
             return False
         self.queue.done(key)
         settled = {("Ready", "True"), ("Reconciling", "False")} <= {(v.type, v.status.value) for v in verdicts}
-        steady = min(EVIDENCE_SECONDS, self.resync_seconds) if ctx.disaggregated else self.resync_seconds
-        pause = REFUSED_SECONDS if failures else steady if settled else PENDING_SECONDS
+        pause = REFUSED_SECONDS if failures else self.resync_seconds if settled else PENDING_SECONDS
         self.queue.add_after(key, pause)
         return not failures
 
@@ -143,24 +176,17 @@ class Controller:
         now = fresh["metadata"]
         return (now["uid"], now["generation"]) != (meta["uid"], meta["generation"]) or "deletionTimestamp" in now
 
-    async def _write_status(
-        self, ctx: Context, live: Manifest, plan: Plan, observed: Observed, verdicts: Sequence[Verdict]
-    ) -> None:
-        generation, before = live["metadata"]["generation"], live.get("status", {})
-        status = report.status_of(ctx, plan, observed, verdicts, generation, before, _now())
-        await self._put_status(live, status, verdicts)
-
     async def _write_conditions(self, live: Manifest, verdicts: Sequence[Verdict]) -> None:
         """Where the spec cannot be read there is nothing else to say: the rest stays as it was."""
         generation, before = live["metadata"]["generation"], live.get("status", {})
-        fresh = [c.to_json() for c in report.conditions(verdicts, generation, before, _now())]
+        fresh = [c.to_json() for c in conditions(verdicts, generation, before, _now())]
         await self._put_status(live, {**before, "conditions": fresh, "observedGeneration": generation}, verdicts)
 
     async def _put_status(self, live: Manifest, status: Manifest, verdicts: Sequence[Verdict]) -> None:
-        before = live.get("status", {})
-        if status == before:
+        before, meta = live.get("status", {}), live["metadata"]
+        key = (meta["namespace"], meta["name"])
+        if not is_news(before, status, time.monotonic() - self.last_write.get(key, -math.inf)):
             return
-        meta = live["metadata"]
         identity = {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]}
         manifest = {"apiVersion": live["apiVersion"], "kind": live["kind"], "metadata": identity, "status": status}
         try:
@@ -169,40 +195,35 @@ class Controller:
             if error.status not in (404, 409):  # deleted, or deleted and made again: the next pass will see
                 raise
             return
-        await self._tell(live, report.news(verdicts, before))
+        self.last_write[key] = time.monotonic()
+        told = [verdict_event(live, v, _now()) for v in news(verdicts, before) if self._is_due(key, v)]
+        await self._tell(live, [*told, *(decision_event(live, d, _now()) for d in fresh_decisions(before, status))])
 
-    async def _tell(self, live: Manifest, news: Sequence[Verdict]) -> None:
-        """Events are a courtesy: one that is refused loses nothing."""
-        for verdict in news:
+    def _is_due(self, key: Key, verdict: Verdict) -> bool:
+        """The same Event about scaling is not made again and again."""
+        if verdict.type not in LIVE_CONDITIONS:
+            return True
+        ref, now = (key, verdict.type, verdict.reason), time.monotonic()
+        due = now - self.told.get(ref, -math.inf) >= EVENT_SECONDS
+        if due:
+            self.told[ref] = now
+        return due
+
+    async def _put_scaler_statuses(self, statuses: Sequence[Manifest]) -> None:
+        for status in statuses:
             try:
-                await self.kube.create(EVENT, live["metadata"]["namespace"], event_of(live, verdict, _now()))
+                self.store.put(POOL_SCALER, await self.kube.apply(status, "status"))
+            except KubeError as error:
+                if error.status not in (404, 409):
+                    raise
+
+    async def _tell(self, live: Manifest, events: Sequence[Manifest]) -> None:
+        """Events are a courtesy: one that is refused loses nothing."""
+        for event in events:
+            try:
+                await self.kube.create(EVENT, live["metadata"]["namespace"], event)
             except KubeError as error:
                 log.warning("event: %s", error)
-
-
-def event_of(live: Manifest, verdict: Verdict, now: str) -> Manifest:
-    meta = live["metadata"]
-    good = (verdict.type == "Ready") == (verdict.status is report.ConditionStatus.TRUE)
-    waits = verdict.reason in ("ReplicasStarting", "Unschedulable")
-    return {
-        "apiVersion": EVENT.api_version,
-        "kind": EVENT.name,
-        "metadata": {"generateName": f"{meta['name']}-", "namespace": meta["namespace"]},
-        "eventTime": now.replace("Z", ".000000Z"),
-        "type": "Normal" if good or waits else "Warning",
-        "reason": verdict.reason,
-        "action": "Reconcile",
-        "note": verdict.message[:1000],
-        "reportingController": f"{contract.API_GROUP}/operator",
-        "reportingInstance": contract.FIELD_MANAGER,
-        "regarding": {
-            "apiVersion": live["apiVersion"],
-            "kind": live["kind"],
-            "name": meta["name"],
-            "namespace": meta["namespace"],
-            "uid": meta["uid"],
-        },
-    }
 
 
 def _context(live: Manifest, images: Images) -> Context:

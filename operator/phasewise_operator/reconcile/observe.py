@@ -12,43 +12,22 @@ from typing import Final
 
 from phasewise_operator.kinds import EVENT, POD, Manifest
 from phasewise_operator.kube import Kube, KubeError
-from phasewise_operator.reconcile.evidence import EvidenceReader
-from phasewise_operator.reconcile.state import Observed, PodView
+from phasewise_operator.observed import Observed
 from phasewise_operator.store import Key, Store
-from phasewise_runtime import contract
 
 log = logging.getLogger(__name__)
 _CREATING: Final = ("ContainerCreating", "PodInitializing")
 _MOUNT: Final = re.compile(r"FailedMount|FailedAttachVolume")
 
 
-async def observe(store: Store, kube: Kube, evidence: EvidenceReader, key: Key, uid: str) -> Observed:
-    """Children that the service with `uid` owns, all pods of that name, and what the routers say of KV transfer."""
-    children: dict[tuple[str, str], Manifest] = {}
-    pods: list[PodView] = []
-    routers: list[str] = []
-    for live in store.children(key):
-        if live["kind"] == POD.name and live.get("status", {}).get("phase") in ("Failed", "Succeeded"):
-            continue  # evicted, or of a node that went: it holds nothing, and is replaced already
-        if live["kind"] == POD.name:
-            pod = PodView.of(live, await _mount_error(kube, live))
-            pods.append(pod)
-            if pod.role == contract.ROUTER and pod.ready and not pod.deleting:
-                routers.append(live["status"].get("podIP", ""))
-        elif owner_uid(live) == uid:
-            children[live["kind"], live["metadata"]["name"]] = live
-    return Observed(children, tuple(pods), await evidence.read([a for a in routers if a]))
-
-
-def owner_uid(live: Manifest) -> str | None:
-    """Uid of the controller of an object."""
-    owners = live["metadata"].get("ownerReferences", [])
-    return next((o["uid"] for o in owners if o.get("controller")), None)
+async def observe(store: Store, kube: Kube, key: Key, uid: str) -> Observed:
+    """Children that the service with `uid` owns, and all pods of that name."""
+    creating = [pod for pod in store.children(key, POD) if _is_creating(pod)]
+    errors = {pod["metadata"]["name"]: await _mount_error(kube, pod) for pod in creating}
+    return Observed.of(store.children(key), uid, errors)
 
 
 async def _mount_error(kube: Kube, pod: Manifest) -> str:
-    if not _is_creating(pod):
-        return ""
     meta = pod["metadata"]
     fields = f"regarding.kind=Pod,regarding.name={meta['name']},regarding.uid={meta['uid']}"
     try:

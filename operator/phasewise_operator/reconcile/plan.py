@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from phasewise_operator import render
-from phasewise_operator.kinds import DEPLOYMENT, SERVICE_ACCOUNT, Manifest
+from phasewise_operator.api.spec import ScalingMode
+from phasewise_operator.kinds import DEPLOYMENT, POOL_SCALER, SERVICE_ACCOUNT, Manifest
+from phasewise_operator.observed import Observed
 from phasewise_operator.reconcile.owned import extract, owned_fields, owns
-from phasewise_operator.reconcile.state import Observed
+from phasewise_operator.reconcile.sizes import pool_sizes
 from phasewise_operator.render.context import Context, RenderError, gpus_per_replica
 from phasewise_operator.render.engine import EngineTemplate, engine_deployment, engine_template
+from phasewise_operator.render.scaler import pool_scaler, scaler_name
 from phasewise_operator.render.stamp import digest
 from phasewise_operator.rollout import Rollout, Running, Wanted, plan_rollout
+from phasewise_operator.scaling.state import NO_ADVICE, Advice, Verdict
 from phasewise_runtime import contract
 
 
@@ -23,23 +27,31 @@ class Plan:
     desired: tuple[Manifest, ...]
     engines: tuple[EngineTemplate, ...]
     rollout: Rollout
+    sizes: Mapping[str, Verdict] = field(default_factory=dict[str, Verdict])
+    """Size of each pool as a whole, and why, by role."""
+    create: tuple[Manifest, ...] = ()
+    """Made once, whole, and then applied without the field that is somebody else's from the start."""
     write: tuple[Manifest, ...] = ()
     """Of the desired children those that are missing or have drifted, in the order in which they are to be written."""
     remove: tuple[Manifest, ...] = ()
     """Live children that are not desired."""
 
 
-def make_plan(ctx: Context, observed: Observed) -> Plan:
+def make_plan(ctx: Context, observed: Observed, advice: Advice = NO_ADVICE) -> Plan:
     """Raises RenderError where the spec cannot be rendered."""
     engines = tuple(engine_template(ctx, role) for role in ctx.pools)
-    rollout = plan_rollout(_wanted(ctx, engines), _running(observed), ctx.spec.scaling.gpu_budget)
-    current = [engine_deployment(ctx, engine, rollout.current[engine.role]) for engine in engines]
-    desired = (*_constant_children(ctx, observed), *current, *_old_deployments(observed, rollout))
+    sizes = pool_sizes(ctx, observed, advice)
+    rollout = plan_rollout(_wanted(ctx, engines, sizes), _running(observed), ctx.spec.scaling.gpu_budget)
+    current = [engine_deployment(ctx, e, rollout.current[e.role], sizes[e.role].wanted) for e in engines]
+    create, scalers = _pool_scalers(ctx, observed, sizes)
+    desired = (*_constant_children(ctx, observed), *scalers, *current, *_old_deployments(observed, rollout))
     names = {_ref(m) for m in desired}
     return Plan(
         desired=desired,
         engines=engines,
         rollout=rollout,
+        sizes=sizes,
+        create=create,
         write=tuple(m for m in desired if needs_write(m, observed)),
         remove=tuple(m for m in observed.children.values() if _ref(m) not in names and _prunable(m)),
     )
@@ -77,15 +89,24 @@ def _renewed_account(ctx: Context, observed: Observed) -> str | None:
     return account["metadata"]["uid"] if is_later else None
 
 
-def pool_replicas(ctx: Context, role: str) -> int:
-    return ctx.pools[role].replicas.min
-
-
-def _wanted(ctx: Context, engines: Sequence[EngineTemplate]) -> list[Wanted]:
+def _wanted(ctx: Context, engines: Sequence[EngineTemplate], sizes: Mapping[str, Verdict]) -> list[Wanted]:
     return [
-        Wanted(e.role, e.revision, e.fingerprint, pool_replicas(ctx, e.role), gpus_per_replica(ctx.pools[e.role]))
+        Wanted(e.role, e.revision, e.fingerprint, sizes[e.role].wanted, gpus_per_replica(ctx.pools[e.role]))
         for e in engines
     ]
+
+
+def _pool_scalers(
+    ctx: Context, observed: Observed, sizes: Mapping[str, Verdict]
+) -> tuple[tuple[Manifest, ...], tuple[Manifest, ...]]:
+    """Those that are to be made, with the size that runs now, and those that are kept; none but in mode External."""
+    if ctx.spec.scaling.mode is not ScalingMode.EXTERNAL:
+        return (), ()
+    missing = [role for role in ctx.pools if observed.child(POOL_SCALER, scaler_name(ctx, role)) is None]
+    create = [pool_scaler(ctx, role) for role in missing]
+    for role, manifest in zip(missing, create, strict=True):
+        manifest["spec"]["replicas"] = sizes[role].wanted
+    return tuple(create), tuple(pool_scaler(ctx, role) for role in ctx.pools if role not in missing)
 
 
 def _running(observed: Observed) -> list[Running]:
@@ -106,7 +127,10 @@ def _running(observed: Observed) -> list[Running]:
 
 
 def _old_deployments(observed: Observed, rollout: Rollout) -> list[Manifest]:
-    """An old revision cannot be rendered any more: what we own of it is applied again, with its new size."""
+    """An old revision cannot be rendered any more: what we own of it is applied again, with its new size.
+
+    The size of the whole pool is told by the current revision alone.
+    """
     manifests: list[Manifest] = []
     for workload in observed.workloads:
         replicas = rollout.old.get((workload.role, workload.revision))
@@ -117,10 +141,9 @@ def _old_deployments(observed: Observed, rollout: Rollout) -> list[Manifest]:
         manifest["spec"]["replicas"] = replicas
         annotations: dict[str, str] = manifest["metadata"].setdefault("annotations", {})
         intent = annotations.pop(contract.ANNOTATION_INTENT, "")
+        same = annotations.pop(contract.ANNOTATION_WANTED, None) is None and replicas == workload.replicas
         # Whoever took the annotation away took nothing else that could be told: what is left of ours is meant.
-        annotations[contract.ANNOTATION_INTENT] = (
-            intent if replicas == workload.replicas and intent else digest(manifest)
-        )
+        annotations[contract.ANNOTATION_INTENT] = intent if same and intent else digest(manifest)
         manifests.append(manifest)
     return manifests
 

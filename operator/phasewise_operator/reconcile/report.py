@@ -1,4 +1,4 @@
-"""From what was planned and observed to status, conditions and Events. Pure; `now` is an argument.
+"""From what was planned and observed to verdicts: conditions that have no times yet. Pure; status.py goes on from here.
 
 | condition     | True                                    | False                           | absent or Unknown     |
 |---------------|-----------------------------------------|---------------------------------|-----------------------|
@@ -9,6 +9,10 @@
 | KVTransfer-    | the last hand-over of every prefill pod | prefill gave no KV parameters,  | Unknown: no request   |
 | Ready         | that had one led to a first token       | or the fingerprints differ      | yet; absent: no P/D   |
 | Ready         | none of the above is False, all pools   | the first that is, its word     |                       |
+| ScalingActive | sizes follow what is measured, or a     | Manual, or too little is known: |                       |
+|               | PoolScaler                              | the pools are held              |                       |
+| ScalingLimited| a pool would be larger or smaller but   | otherwise                       |                       |
+|               | for a bound, the budget, the scheduler  |                                 |                       |
 | Reconciling   | the newest spec is not everywhere yet   | it is, or nothing moves         |                       |
 | Stalled       | nothing changes until somebody acts     | otherwise                       |                       |
 """
@@ -18,22 +22,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from phasewise_operator.api.status import (
-    Condition,
-    ConditionStatus,
-    InferenceServiceStatus,
-    ModelStatus,
-    RoleStatus,
-    RouterStatus,
-    SloMeasure,
-    SloStatus,
-)
-from phasewise_operator.kinds import Manifest
+from phasewise_operator.api.spec import ScalingMode
+from phasewise_operator.api.status import ConditionStatus
+from phasewise_operator.observed import Failure, Observed, Workload
 from phasewise_operator.reconcile.plan import Plan
-from phasewise_operator.reconcile.state import Failure, Observed, Workload
 from phasewise_operator.reconcile.trouble import Trouble, trouble_of
 from phasewise_operator.render.context import Context
-from phasewise_operator.render.router import service_url
+from phasewise_operator.scaling.state import NO_ADVICE, Advice
 from phasewise_runtime import contract
 
 TITLES = {contract.PREFILL: "PrefillReady", contract.DECODE: "DecodeReady", contract.ROUTER: "RouterReady"}
@@ -63,18 +58,21 @@ class RoleView:
     trouble: Trouble | None
 
 
-def report(ctx: Context, plan: Plan, observed: Observed, failures: Sequence[Failure]) -> list[Verdict]:
-    views = list(_views(ctx, plan, observed).values())
+def report(
+    ctx: Context, plan: Plan, observed: Observed, failures: Sequence[Failure], advice: Advice = NO_ADVICE
+) -> list[Verdict]:
+    views = list(role_views(ctx, plan, observed).values())
     roles = [_role_verdict(v) for v in views]
     model = _model_verdict(ctx, views)
     stalled = _stalled(views, failures)
     settled = not plan.rollout.reason and all(v.current >= v.desired for v in views) and not failures
-    kv = [_kv_verdict(plan, observed)] if ctx.disaggregated else []
+    kv = [_kv_verdict(plan, observed, advice)] if ctx.disaggregated else []
     return [
         _ready([*roles, *kv], stalled),
         model,
         *roles,
         *kv,
+        *scaling_verdicts(ctx, plan),
         _reconciling(ctx, plan, settled, stalled, views),
         stalled,
     ]
@@ -89,74 +87,7 @@ def refused(reason: str, message: str) -> list[Verdict]:
     ]
 
 
-def status_of(
-    ctx: Context,
-    plan: Plan,
-    observed: Observed,
-    verdicts: Sequence[Verdict],
-    generation: int,
-    before: Manifest,
-    now: str,
-) -> Manifest:
-    """The whole status as JSON; conditions whose status is as before keep their time."""
-    views = _views(ctx, plan, observed)
-    revisions = {e.role: e.revision for e in plan.engines}
-    router = views.pop(contract.ROUTER)
-    pools = {
-        role: RoleStatus(
-            desired=v.desired,
-            ready=v.ready,
-            pending=v.pending,
-            revision=revisions[role],
-            summary=f"{v.ready}/{v.desired}",
-        )
-        for role, v in views.items()
-    }
-    slo = ctx.spec.slo
-    status = InferenceServiceStatus(
-        observed_generation=generation,
-        conditions=conditions(verdicts, generation, before, now),
-        url=service_url(ctx),
-        model=ModelStatus(name=ctx.model_name),
-        revision="-".join(revisions.values()),
-        fingerprint=plan.engines[-1].fingerprint,
-        prefill=pools.get(contract.PREFILL),
-        decode=pools.get(contract.DECODE),
-        router=RouterStatus(replicas=router.desired, ready=router.ready),
-        slo=SloStatus(
-            ttft=SloMeasure(target=slo.ttft, summary=f"-/{slo.ttft}"),
-            itl=SloMeasure(target=slo.itl, summary=f"-/{slo.itl}"),
-        ),
-    )
-    return status.to_json()
-
-
-def conditions(verdicts: Sequence[Verdict], generation: int, before: Manifest, now: str) -> list[Condition]:
-    known = {c["type"]: c for c in before.get("conditions", [])}
-    return [
-        Condition(
-            type=v.type,
-            status=v.status,
-            reason=v.reason,
-            message=v.message,
-            observed_generation=generation,
-            last_transition_time=known[v.type]["lastTransitionTime"]
-            if known.get(v.type, {}).get("status") == v.status.value
-            else now,
-        )
-        for v in verdicts
-    ]
-
-
-def news(verdicts: Sequence[Verdict], before: Manifest) -> list[Verdict]:
-    """Verdicts worth an Event: Ready or Stalled changed, or the reason for it."""
-    known = {c["type"]: (c["status"], c["reason"]) for c in before.get("conditions", [])}
-    told = [v for v in verdicts if v.type in ("Ready", "Stalled")]
-    fresh = [v for v in told if known.get(v.type) != (v.status.value, v.reason)]
-    return [v for v in fresh if v.type == "Ready" or v.status is ConditionStatus.TRUE or v.type in known]
-
-
-def _views(ctx: Context, plan: Plan, observed: Observed) -> dict[str, RoleView]:
+def role_views(ctx: Context, plan: Plan, observed: Observed) -> dict[str, RoleView]:
     """By role, the router last."""
     engines = {e.role: _engine_view(plan, observed, e.role, e.revision) for e in plan.engines}
     return {**engines, contract.ROUTER: _router_view(ctx, observed)}
@@ -214,7 +145,7 @@ def _model_verdict(ctx: Context, views: Sequence[RoleView]) -> Verdict:
     return Verdict("ModelReady", ConditionStatus.UNKNOWN, "Loading", f"no engine has loaded {ctx.spec.model.uri} yet")
 
 
-def _kv_verdict(plan: Plan, observed: Observed) -> Verdict:
+def _kv_verdict(plan: Plan, observed: Observed, advice: Advice) -> Verdict:
     title = "KVTransferReady"
     if len({e.fingerprint for e in plan.engines}) > 1:
         text = (
@@ -222,7 +153,7 @@ def _kv_verdict(plan: Plan, observed: Observed) -> Verdict:
         )
         return Verdict(title, ConditionStatus.FALSE, "FingerprintsDiffer", text)
     names = {p.name for p in observed.pods if p.role == contract.PREFILL and not p.deleting}
-    failed, good = sorted(observed.kv.failed & names), observed.kv.good & names
+    failed, good = sorted(advice.kv_failed & names), advice.kv_good & names
     if failed:
         text = f"{failed[0]} answers without KV parameters, so that decode computes its prompts again: see its log"
         return Verdict(title, ConditionStatus.FALSE, "KVParametersMissing", text)
@@ -267,3 +198,21 @@ def _ready(parts: Sequence[Verdict], stalled: Verdict) -> Verdict:
         return Verdict("Ready", ConditionStatus.FALSE, stalled.reason, stalled.message)
     first = missing[0]
     return Verdict("Ready", ConditionStatus.FALSE, first.reason, f"{first.type}: {first.message}")
+
+
+def scaling_verdicts(ctx: Context, plan: Plan) -> list[Verdict]:
+    """Who sizes the pools and whether it can; the message has each pool's reason."""
+    mode, sizes = ctx.spec.scaling.mode, plan.sizes
+    told = "; ".join(f"{role}: {size.message}" for role, size in sizes.items())
+    unknown = next((size for size in sizes.values() if not size.known), None)
+    limited = next((size for size in sizes.values() if size.limited), None)
+    if mode is ScalingMode.MANUAL:
+        active = Verdict("ScalingActive", ConditionStatus.FALSE, "Manual", "scaling.mode is Manual: replicas.min")
+    elif unknown:
+        active = Verdict("ScalingActive", ConditionStatus.FALSE, unknown.reason, f"the pools are held: {told}")
+    else:
+        reason = "External" if mode is ScalingMode.EXTERNAL else "Measured"
+        active = Verdict("ScalingActive", ConditionStatus.TRUE, reason, told)
+    if limited:
+        return [active, Verdict("ScalingLimited", ConditionStatus.TRUE, limited.reason, told)]
+    return [active, Verdict("ScalingLimited", ConditionStatus.FALSE, "WithinBounds", "no bound is in the way")]

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from phasewise_operator.reconcile.state import Ended, PodView
+from phasewise_operator.observed import Ended, PodView
 from phasewise_runtime import contract
 
 _IMAGE: Final = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")

@@ -73,8 +73,10 @@ def engine_template(ctx: Context, role: str) -> EngineTemplate:
     return EngineTemplate(role, revision, fingerprint, template)
 
 
-def engine_deployment(ctx: Context, engine: EngineTemplate, replicas: int) -> Manifest:
-    """One Deployment for one role and revision. Its own rolling update serves operator upgrades only."""
+def engine_deployment(ctx: Context, engine: EngineTemplate, replicas: int, wanted: int) -> Manifest:
+    """One Deployment for one role and revision. Its own rolling update serves operator upgrades only.
+
+    `wanted` is the size of the whole pool, which a rollout may give this revision in part."""
     spec = {
         "replicas": replicas,
         "revisionHistoryLimit": 1,
@@ -86,7 +88,8 @@ def engine_deployment(ctx: Context, engine: EngineTemplate, replicas: int) -> Ma
     kept = (contract.LABEL_REVISION, contract.LABEL_FINGERPRINT, contract.LABEL_GPUS)
     labels = {name: engine.template["metadata"]["labels"][name] for name in kept}
     name = ctx.child_name(engine.role, engine.revision)
-    return stamp(ctx, DEPLOYMENT, name, engine.role, {"spec": spec}, labels)
+    size = {contract.ANNOTATION_WANTED: str(wanted)}
+    return stamp(ctx, DEPLOYMENT, name, engine.role, {"spec": spec}, labels, size)
 
 
 def engine_config(ctx: Context, role: str, pool: Pool) -> EngineConfig:

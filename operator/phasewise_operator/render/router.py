@@ -130,6 +130,8 @@ def _arguments(ctx: Context) -> list[str]:
         "--disaggregated" if ctx.disaggregated else "--no-disaggregated",
         f"--max-generation-seconds={ctx.spec.max_generation_seconds}",
         f"--hold-seconds={ctx.spec.hold_seconds}",
+        f"--ttft-target-seconds={ctx.spec.slo.ttft.seconds:g}",
+        f"--itl-target-seconds={ctx.spec.slo.itl.seconds:g}",
     ]
     if ctx.spec.router.api_keys:
         arguments.append(f"--api-keys-dir={pods.secret_dir('api-keys')}")

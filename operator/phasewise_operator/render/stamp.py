@@ -24,7 +24,13 @@ def common_labels(ctx: Context, role: str) -> dict[str, str]:
 
 
 def stamp(
-    ctx: Context, kind: Kind, name: str, role: str, body: Manifest, labels: dict[str, str] | None = None
+    ctx: Context,
+    kind: Kind,
+    name: str,
+    role: str,
+    body: Manifest,
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
 ) -> Manifest:
     """A complete child. `body` is everything but apiVersion, kind and metadata."""
     manifest: Manifest = {
@@ -38,7 +44,10 @@ def stamp(
         },
         **body,
     }
-    manifest["metadata"]["annotations"] = {contract.ANNOTATION_INTENT: digest(manifest)}
+    if annotations:
+        manifest["metadata"]["annotations"] = annotations
+    intent = {contract.ANNOTATION_INTENT: digest(manifest)}
+    manifest["metadata"]["annotations"] = {**(annotations or {}), **intent}
     return manifest
 
 

@@ -6,122 +6,13 @@ The real API server shows the rest, in e2e.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from typing import Any, cast
 
 import pytest
-from tests.operator.reconcile.managed_fields import fields_of
+from tests.operator.reconcile.small_api import KEY, Api, Apply, condition, one_pass
 
-from phasewise_operator.kinds import EVENT, INFERENCE_SERVICE, SERVICE, Kind, Manifest, kind_of
-from phasewise_operator.kube import Kube, KubeError, Listing, NotLeadingError
-from phasewise_operator.metrics import Metrics
-from phasewise_operator.queue import WorkQueue
+from phasewise_operator.kinds import EVENT, SERVICE, kind_of
+from phasewise_operator.kube import KubeError, NotLeadingError
 from phasewise_operator.reconcile.controller import Controller
-from phasewise_operator.reconcile.state import KvEvidence
-from phasewise_operator.render.context import Images
-from phasewise_operator.store import Key, Store
-from phasewise_runtime import contract
-
-KEY: Key = ("default", "chat")
-Ref = tuple[str, str]
-
-
-class Api:
-    """Objects by kind and name; `faults` by kind raise instead of writing."""
-
-    def __init__(self) -> None:
-        self.objects: dict[Ref, Manifest] = {}
-        self.faults: dict[str, Exception] = {}
-        self.writes: list[str] = []
-        self.version = 0
-
-    async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        return copy.deepcopy(self.objects.get((kind.name, name)))
-
-    async def list(self, kind: Kind, namespace: str | None, **query: str) -> Listing:
-        return Listing([], 0)
-
-    async def apply(self, manifest: Manifest, subresource: str | None = None) -> Manifest:
-        kind, name = manifest["kind"], manifest["metadata"]["name"]
-        self._write(f"{kind} {name} {subresource or ''}".strip(), "status" if subresource else kind)
-        self.version += 1
-        if subresource:
-            live = self.objects[kind, name]
-            live["status"] = manifest["status"]
-        else:
-            live = copy.deepcopy(manifest)
-            body = {k: v for k, v in manifest.items() if k not in ("apiVersion", "kind")}
-            entry = {"manager": contract.FIELD_MANAGER, "operation": "Apply", "fieldsV1": fields_of(body)}
-            live["metadata"].update(
-                creationTimestamp="2026-01-01T00:00:00Z", uid=f"uid-{name}", generation=1, managedFields=[entry]
-            )
-            self.objects[kind, name] = live
-        live["metadata"]["resourceVersion"] = str(self.version)
-        return copy.deepcopy(live)
-
-    async def create(self, kind: Kind, namespace: str, body: Manifest) -> Manifest:
-        self._write(f"{kind.name} {body['reason']}", kind.name)
-        return body
-
-    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
-        self._write(f"delete {kind.name} {name}", kind.name)
-        del self.objects[kind.name, name]
-
-    def _write(self, what: str, kind: str) -> None:
-        if kind in self.faults:
-            raise self.faults[kind]
-        self.writes.append(what)
-
-
-@pytest.fixture
-def api() -> Api:
-    return Api()
-
-
-@pytest.fixture
-def controller(api: Api) -> Controller:
-    images = Images("phasewise/runtime:1", "vllm/vllm-openai:1", "IfNotPresent")
-    return Controller(cast("Kube", api), Store(), WorkQueue[Key](), images, Metrics(), 300, NoRouters())
-
-
-class NoRouters:
-    async def read(self, addresses: Sequence[str]) -> KvEvidence:
-        return KvEvidence()
-
-
-Apply = Callable[..., None]
-
-
-@pytest.fixture
-def user_applies(api: Api, controller: Controller) -> Apply:
-    """The user's apply, and the watch event of it."""
-
-    def put(generation: int = 1, uid: str = "uid-s", **changes: Any) -> None:
-        api.version += 1
-        meta = {"name": "chat", "namespace": "default", "uid": uid, "generation": generation}
-        spec: dict[str, Any] = {"model": {"uri": "hf://o/m"}, "slo": {"ttft": "1s", "itl": "1s"}, "decode": {}}
-        before = api.objects.get(("InferenceService", "chat"), {})
-        api.objects["InferenceService", "chat"] = {
-            "apiVersion": INFERENCE_SERVICE.api_version,
-            "kind": "InferenceService",
-            "metadata": {**meta, "resourceVersion": str(api.version)},
-            "spec": {**spec, **changes},
-            **({"status": before["status"]} if "status" in before else {}),
-        }
-        controller.store.put(INFERENCE_SERVICE, copy.deepcopy(api.objects["InferenceService", "chat"]))
-        controller.queue.add(KEY)
-
-    return put
-
-
-async def one_pass(controller: Controller) -> bool:
-    key = await controller.queue.get()
-    return await controller.reconcile(key)
-
-
-def condition(api: Api, kind: str) -> tuple[str, str]:
-    found = {c["type"]: c for c in api.objects["InferenceService", "chat"]["status"]["conditions"]}
-    return found[kind]["status"], found[kind]["reason"]
 
 
 async def test_a_second_pass_over_the_same_writes_nothing(

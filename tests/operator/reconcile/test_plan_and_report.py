@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +11,13 @@ from tests.operator.reconcile.managed_fields import fields_of
 
 from phasewise_operator.api.status import ConditionStatus
 from phasewise_operator.kinds import Manifest
+from phasewise_operator.observed import Ended, Failure, Observed, PodView, Workload
 from phasewise_operator.reconcile import report
 from phasewise_operator.reconcile.plan import Plan, make_plan, repair_plan
 from phasewise_operator.reconcile.report import Verdict
-from phasewise_operator.reconcile.state import Ended, Failure, KvEvidence, Observed, PodView, Workload
+from phasewise_operator.reconcile.status import conditions, news, status_of
 from phasewise_operator.render.context import Context
+from phasewise_operator.scaling.state import Advice
 from phasewise_runtime import contract
 
 MakeContext = Callable[..., Context]
@@ -58,6 +59,10 @@ def observed(plan: Plan, ready: int = 0, pods: list[PodView] | None = None) -> O
     return Observed(children, tuple(views))
 
 
+def wanted(deployment: Manifest) -> str | None:
+    return deployment["metadata"]["annotations"].get(contract.ANNOTATION_WANTED)
+
+
 def by_type(verdicts: list[Verdict]) -> dict[str, tuple[str, str]]:
     return {v.type: (v.status.value, v.reason) for v in verdicts}
 
@@ -93,7 +98,8 @@ def test_a_changed_engine_comes_up_beside_the_old_which_then_goes(make_context: 
     ctx = make_context(engine={"image": "vllm/vllm-openai:v0.33.0"})
     rolling = make_plan(ctx, running)
     assert rolling.remove == ()
-    assert [m["metadata"]["labels"][contract.LABEL_ROLE] for m in rolling.write] == ["prefill", "decode"]
+    told = [(m["metadata"]["labels"][contract.LABEL_ROLE], wanted(m)) for m in rolling.write]
+    assert told == [("prefill", "1"), ("decode", "1"), ("decode", None), ("prefill", None)], "one tells a pool's size"
     verdicts = by_type(report.report(ctx, rolling, running, []))
     assert verdicts["Reconciling"] == ("True", "RollingOut")
     assert verdicts["Ready"][0] == "True", "the old pair goes on serving"
@@ -169,21 +175,23 @@ def test_a_child_that_cannot_be_written_is_told(failure: Failure, stalled: str, 
 
 
 KV_CASES = [
-    (KvEvidence(), "Unknown", "NoTraffic", "True"),
-    (KvEvidence(good=frozenset({"prefill-0"})), "True", "Transferred", "True"),
-    (KvEvidence(frozenset({"prefill-1"}), frozenset({"prefill-0"})), "False", "KVParametersMissing", "False"),
-    (KvEvidence(failed=frozenset({"a-pod-that-is-gone"})), "Unknown", "NoTraffic", "True"),
+    (Advice(), "Unknown", "NoTraffic", "True"),
+    (Advice(kv_good=frozenset({"prefill-0"})), "True", "Transferred", "True"),
+    (
+        Advice(kv_good=frozenset({"prefill-1"}), kv_failed=frozenset({"prefill-0"})),
+        *("False", "KVParametersMissing", "False"),
+    ),
+    (Advice(kv_failed=frozenset({"a-pod-that-is-gone"})), "Unknown", "NoTraffic", "True"),
 ]
 
 
-@pytest.mark.parametrize(("kv", "status", "reason", "ready"), KV_CASES)
+@pytest.mark.parametrize(("advice", "status", "reason", "ready"), KV_CASES)
 def test_kv_transfer_is_ready_on_evidence_alone(
-    kv: KvEvidence, status: str, reason: str, ready: str, make_context: MakeContext
+    advice: Advice, status: str, reason: str, ready: str, make_context: MakeContext
 ) -> None:
     ctx = make_context(prefill={"replicas": {"min": 2, "max": 2}})
     plan = make_plan(ctx, Observed())
-    now = dataclasses.replace(observed(plan, ready=2), kv=kv)
-    told = by_type(report.report(ctx, plan, now, []))
+    told = by_type(report.report(ctx, plan, observed(plan, ready=2), [], advice))
     assert told["KVTransferReady"] == (status, reason)
     assert told["Ready"][0] == ready
 
@@ -224,7 +232,7 @@ def test_pods_that_may_not_be_created_are_told(make_context: MakeContext) -> Non
 
 def status(ctx: Context, now: Observed, before: Manifest, at: str = NOW) -> Manifest:
     plan = make_plan(ctx, now)
-    return report.status_of(ctx, plan, now, report.report(ctx, plan, now, []), 3, before, at)
+    return status_of(ctx, plan, now, report.report(ctx, plan, now, []), Advice(), 3, before, at)
 
 
 def test_a_status_says_the_same_until_something_changes(make_context: MakeContext) -> None:
@@ -246,9 +254,9 @@ def test_events_are_told_once(make_context: MakeContext) -> None:
     ctx = make_context()
     plan = make_plan(ctx, Observed())
     verdicts = report.report(ctx, plan, Observed(), [])
-    assert [(v.type, v.status) for v in report.news(verdicts, {})] == [("Ready", ConditionStatus.FALSE)]
-    before = {"conditions": [c.to_json() for c in report.conditions(verdicts, 1, {}, NOW)]}
-    assert report.news(verdicts, before) == []
+    assert [(v.type, v.status) for v in news(verdicts, {})] == [("Ready", ConditionStatus.FALSE)]
+    before = {"conditions": [c.to_json() for c in conditions(verdicts, 1, {}, NOW)]}
+    assert news(verdicts, before) == []
 
 
 def test_an_unreadable_spec_is_stalled() -> None:

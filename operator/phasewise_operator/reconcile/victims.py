@@ -1,0 +1,60 @@
+"""Which pods of a pool that shrinks are to go: those with the least in hand. Pure.
+
+The ReplicaSet controller takes pods that are not ready first, whatever their annotation, and then the cheapest
+(https://kubernetes.io/docs/concepts/workloads/controllers/replicaset/#pod-deletion-cost). Any of them drains without
+loss; a pod with less in hand is gone sooner, and gives its GPU back sooner.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from phasewise_operator.kinds import POD, Manifest
+from phasewise_operator.observed import Observed, PodView
+from phasewise_operator.reconcile.plan import Plan
+from phasewise_operator.scaling.state import Advice
+from phasewise_runtime import contract
+
+CHEAP = "-1"
+
+
+def deletion_costs(namespace: str, plan: Plan, observed: Observed, advice: Advice) -> list[Manifest]:
+    """Annotations to apply before the Deployments are made smaller; empty where none is."""
+    manifests: list[Manifest] = []
+    for engine in plan.engines:
+        mine = [p for p in observed.pods if p.role == engine.role and p.revision == engine.revision and not p.deleting]
+        live = next((w for w in observed.workloads if w.role == engine.role and w.revision == engine.revision), None)
+        fewer = live.replicas - plan.rollout.current[engine.role] if live else 0
+        if fewer > 0:
+            chosen = {p.name for p in victims(mine, fewer, advice)}
+            manifests += [_cost(namespace, p, CHEAP if p.name in chosen else "") for p in mine if _differs(p, chosen)]
+    return manifests
+
+
+def victims(pods: Sequence[PodView], count: int, advice: Advice) -> list[PodView]:
+    """The pods that are to go, least in hand first; of equals the youngest, whose cache is the coldest."""
+    by_age = sorted(pods, key=lambda p: (p.created, p.name), reverse=True)
+    return sorted(by_age, key=lambda p: (p.ready, _in_hand(p, advice)))[:count]
+
+
+def _in_hand(pod: PodView, advice: Advice) -> float:
+    """Requests there; a pod of which nothing is known is taken last."""
+    pool = advice.signals.pools.get(pod.role) if advice.signals else None
+    load = pool.pods.get(pod.name) if pool else None
+    if load is None:
+        return math.inf
+    engine = None if load.running is None or load.waiting is None else load.running + load.waiting
+    return max((n for n in (engine, load.concurrency) if n is not None), default=math.inf)
+
+
+def _differs(pod: PodView, chosen: set[str]) -> bool:
+    return pod.deletion_cost != (CHEAP if pod.name in chosen else "")
+
+
+def _cost(namespace: str, pod: PodView, cost: str) -> Manifest:
+    """With the uid, an apply to a pod that is gone is refused instead of making one; no annotation takes ours away."""
+    meta: Manifest = {"name": pod.name, "namespace": namespace, "uid": pod.uid}
+    if cost:
+        meta["annotations"] = {contract.ANNOTATION_DELETION_COST: cost}
+    return {"apiVersion": POD.api_version, "kind": POD.name, "metadata": meta}

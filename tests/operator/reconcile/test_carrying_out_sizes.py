@@ -1,0 +1,53 @@
+"""Sizes on their way to the cluster: scalers for autoscalers, the loop's decisions, and what is said of them."""
+
+from __future__ import annotations
+
+import copy
+from typing import cast
+
+from tests.operator.reconcile.small_api import KEY, Api, Apply, Loop, condition, one_pass
+
+from phasewise_operator.kinds import POOL_SCALER
+from phasewise_operator.reconcile.controller import Controller
+from phasewise_operator.scaling.state import Advice, Verdict
+
+
+async def test_scalers_are_made_whole_for_an_autoscaler_and_their_status_tells_what_there_is(
+    api: Api, controller: Controller, user_applies: Apply
+) -> None:
+    user_applies(scaling={"mode": "External"}, decode={"replicas": {"min": 2, "max": 5}})
+    assert await one_pass(controller)
+    assert "PoolScaler chat-decode made" in api.writes
+    assert api.objects["PoolScaler", "chat-decode"]["spec"]["replicas"] == 2
+    controller.queue.add(KEY)
+    assert await one_pass(controller)
+    status = api.objects["PoolScaler", "chat-decode"]["status"]
+    assert status["replicas"] == 0, "no pod yet"
+    assert status["selector"] == "phasewise.dev/service=chat,phasewise.dev/role=decode"
+    api.writes.clear()
+    controller.queue.add(KEY)
+    assert await one_pass(controller)
+    assert api.writes == []
+
+
+async def test_a_scaler_of_somebody_else_is_left_alone(api: Api, controller: Controller, user_applies: Apply) -> None:
+    meta = {"name": "chat-decode", "namespace": "default"}
+    theirs = {"apiVersion": POOL_SCALER.api_version, "kind": "PoolScaler", "metadata": meta, "spec": {"replicas": 9}}
+    api.objects["PoolScaler", "chat-decode"] = copy.deepcopy(theirs)
+    user_applies(scaling={"mode": "External"})
+    await one_pass(controller)
+    assert api.objects["PoolScaler", "chat-decode"] == theirs
+    assert condition(api, "Stalled") == ("True", "NameConflict")
+
+
+async def test_the_loops_sizes_are_carried_out_and_told(api: Api, controller: Controller, user_applies: Apply) -> None:
+    user_applies(decode={"replicas": {"min": 1, "max": 5}})
+    await one_pass(controller)
+    cast("Loop", controller.adviser).says = Advice({"decode": Verdict(3, "DecodeLoad", "9 streams")})
+    controller.queue.add(KEY)
+    assert await one_pass(controller)
+    (name,) = [name for kind, name in api.objects if kind == "Deployment" and "decode" in name]
+    assert api.objects["Deployment", name]["spec"]["replicas"] == 3
+    (decision,) = api.objects["InferenceService", "chat"]["status"]["scaling"]["decisions"]
+    assert (decision["from"], decision["to"], decision["reason"]) == (1, 3, "DecodeLoad")
+    assert api.writes[-1] == "Event DecodeLoad"

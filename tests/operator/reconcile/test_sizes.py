@@ -1,0 +1,167 @@
+"""How large each pool is to be: who decides, what survives a restart, and which pods go first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from phasewise_operator.kinds import Manifest
+from phasewise_operator.observed import Observed, PodView
+from phasewise_operator.reconcile.plan import make_plan
+from phasewise_operator.reconcile.sizes import pool_sizes
+from phasewise_operator.reconcile.victims import deletion_costs, victims
+from phasewise_operator.render.context import Context
+from phasewise_operator.scaling.pools import pools_of
+from phasewise_operator.scaling.state import NO_ADVICE, Advice, Coverage, PodLoad, PoolSignals, Signals, Verdict
+from phasewise_runtime import contract
+
+MakeContext = Callable[..., Context]
+ONE_TO_FOUR = {"replicas": {"min": 1, "max": 4}}
+
+
+def deployment(role: str, replicas: int, wanted: str | None, created: str = "2026-01-01", name: str = "") -> Manifest:
+    annotations = {} if wanted is None else {contract.ANNOTATION_WANTED: wanted}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": name or f"chat-{role}-{created}",
+            "namespace": "default",
+            "uid": f"uid-{role}-{created}",
+            "creationTimestamp": f"{created}T00:00:00Z",
+            "labels": {contract.LABEL_ROLE: role, contract.LABEL_REVISION: created},
+            "annotations": annotations,
+        },
+        "spec": {"replicas": replicas},
+    }
+
+
+def scaler(role: str, replicas: int) -> Manifest:
+    meta = {"name": f"chat-{role}", "namespace": "default", "generation": 1, "uid": f"uid-{role}"}
+    return {
+        "apiVersion": "phasewise.dev/v1alpha1",
+        "kind": "PoolScaler",
+        "metadata": meta,
+        "spec": {"replicas": replicas},
+    }
+
+
+def seen(*children: Manifest, pods: tuple[PodView, ...] = ()) -> Observed:
+    return Observed({(m["kind"], m["metadata"]["name"]): m for m in children}, pods)
+
+
+def pod(name: str, ready: bool = True, deleting: bool = False, **more: Any) -> PodView:
+    return PodView(name, "prefill", "r1", ready=ready, deleting=deleting, uid=f"uid-{name}", **more)
+
+
+def says(**sizes: int) -> Advice:
+    return Advice({role: Verdict(n, "PrefillLoad", "so much") for role, n in sizes.items()})
+
+
+@pytest.mark.parametrize(
+    ("mode", "observed", "advice", "expected"),
+    [
+        ("Auto", seen(), NO_ADVICE, (1, "NoSignal")),
+        ("Auto", seen(deployment("prefill", 3, "3")), NO_ADVICE, (3, "NoSignal")),
+        ("Auto", seen(deployment("prefill", 9, "3")), NO_ADVICE, (3, "NoSignal")),
+        ("Auto", seen(deployment("prefill", 0, "3")), NO_ADVICE, (3, "NoSignal")),
+        ("Auto", seen(deployment("prefill", 3, None)), NO_ADVICE, (3, "NoSignal")),
+        ("Auto", seen(deployment("prefill", 7, "7")), NO_ADVICE, (4, "NoSignal")),
+        ("Auto", seen(deployment("prefill", 1, "1")), says(prefill=2, decode=1), (2, "PrefillLoad")),
+        ("Auto", seen(deployment("prefill", 1, "1")), says(prefill=9, decode=1), (4, "Bounds")),
+        ("Manual", seen(deployment("prefill", 3, "3")), says(prefill=2, decode=1), (1, "Manual")),
+        ("External", seen(deployment("prefill", 3, "3")), says(prefill=2, decode=1), (3, "External")),
+        ("External", seen(scaler("prefill", 2)), NO_ADVICE, (2, "External")),
+        ("External", seen(scaler("prefill", 9)), NO_ADVICE, (4, "AtMaximum")),
+    ],
+    ids=[
+        "a new service begins at its min",
+        "what runs stays when the operator starts",
+        "replicas edited by hand are not taken for a decision",
+        "nor what a rollout has for the moment",
+        "a Deployment of an older operator",
+        "a max that was lowered",
+        "the loop decides",
+        "bounds that were changed since",
+        "Manual is min",
+        "External begins at what runs",
+        "External follows the PoolScaler",
+        "within bounds",
+    ],
+)
+def test_who_sizes_a_pool(
+    mode: str, observed: Observed, advice: Advice, expected: tuple[int, str], make_context: MakeContext
+) -> None:
+    ctx = make_context(prefill=ONE_TO_FOUR, decode=ONE_TO_FOUR, scaling={"mode": mode})
+    size = pool_sizes(ctx, observed, advice)["prefill"]
+    assert (size.wanted, size.reason) == expected
+
+
+def test_an_external_pool_gets_a_scaler_once_and_its_replicas_never_become_ours(make_context: MakeContext) -> None:
+    ctx = make_context(prefill=ONE_TO_FOUR, decode=ONE_TO_FOUR, scaling={"mode": "External"})
+    first = make_plan(ctx, seen(deployment("prefill", 3, "3")))
+    assert {m["metadata"]["name"]: m["spec"]["replicas"] for m in first.create} == {"chat-prefill": 3, "chat-decode": 1}
+    there = make_plan(ctx, seen(scaler("prefill", 2), scaler("decode", 2)))
+    assert there.create == ()
+    applied = [m for m in there.write if m["kind"] == "PoolScaler"]
+    assert [m["spec"] for m in applied] == [{"serviceRef": {"name": "chat"}, "role": r} for r in ("prefill", "decode")]
+
+
+def test_a_scaler_goes_when_the_mode_is_another(make_context: MakeContext) -> None:
+    plan = make_plan(make_context(), seen(scaler("prefill", 2)))
+    assert [m["kind"] for m in plan.remove] == ["PoolScaler"]
+
+
+def test_a_pool_counts_what_is_beyond_it(make_context: MakeContext) -> None:
+    gpu = {"accelerator": {}, "parallelism": {"tensor": 2}, "replicas": {"min": 1, "max": 4}}
+    ctx = make_context(prefill=gpu, decode=gpu)
+    pods = (
+        pod("a"),
+        pod("b", ready=False, unschedulable="0/3 nodes"),
+        pod("c", deleting=True),
+        pod("d", deleting=True),
+    )
+    (prefill, decode) = pools_of(ctx, seen(deployment("prefill", 2, "2"), pods=pods))
+    assert (prefill.wanted, prefill.ready, prefill.unschedulable) == (2, 1, 1)
+    assert (prefill.gpus, prefill.gpus_beside) == (2, 4), "terminating pods hold their GPUs"
+    assert (decode.wanted, decode.ready, decode.gpus_beside) == (1, 0, 0)
+
+
+def advice_of(**in_hand: float) -> Advice:
+    pods = {name: PodLoad(running=n, waiting=0.0) for name, n in in_hand.items()}
+    signals = Signals(0, 10, 30, Coverage(1, 1), {"prefill": PoolSignals(Coverage(len(pods), len(pods)), pods)})
+    return Advice(signals=signals)
+
+
+@pytest.mark.parametrize(
+    ("pods", "advice", "gone"),
+    [
+        ([pod("a"), pod("b"), pod("c")], advice_of(a=5, b=1, c=3), ["b"]),
+        ([pod("a"), pod("b", ready=False)], advice_of(a=0), ["b"]),
+        ([pod("a"), pod("b")], advice_of(a=7), ["a"]),
+        ([pod("a", created="1"), pod("b", created="2")], NO_ADVICE, ["b"]),
+    ],
+    ids=["least in hand", "what is not ready", "what is unknown goes last", "of equals the youngest"],
+)
+def test_the_pod_with_the_least_to_lose_goes(pods: list[PodView], advice: Advice, gone: list[str]) -> None:
+    assert [p.name for p in victims(pods, 1, advice)] == gone
+
+
+def test_costs_are_written_only_where_a_pool_shrinks_and_taken_back(make_context: MakeContext) -> None:
+    ctx = make_context(prefill=ONE_TO_FOUR, decode=ONE_TO_FOUR)
+    plan = make_plan(ctx, seen(), says(prefill=1, decode=1))
+    revision = plan.engines[0].revision
+    live = deployment("prefill", 2, "2")
+    live["metadata"]["labels"][contract.LABEL_REVISION] = revision
+    pods = tuple(
+        PodView(n, "prefill", revision, ready=True, deleting=False, uid=f"uid-{n}", deletion_cost=cost)
+        for n, cost in (("a", ""), ("b", "-1"), ("c", ""))
+    )
+    plan = make_plan(ctx, seen(live, pods=pods), says(prefill=1, decode=1))
+    costs = deletion_costs("default", plan, seen(live, pods=pods), advice_of(a=0, b=4, c=4))
+    told = {m["metadata"]["name"]: m["metadata"].get("annotations") for m in costs}
+    assert told == {"a": {contract.ANNOTATION_DELETION_COST: "-1"}, "b": None}
+    same = make_plan(ctx, seen(live, pods=pods), says(prefill=2, decode=1))
+    assert deletion_costs("default", same, seen(live, pods=pods), advice_of(a=0)) == []

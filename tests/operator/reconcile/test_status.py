@@ -1,0 +1,129 @@
+"""What the status says of scaling, and when that is worth a write or an Event."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from phasewise_operator.kinds import Manifest
+from phasewise_operator.observed import Observed
+from phasewise_operator.reconcile import report
+from phasewise_operator.reconcile.events import decision_event
+from phasewise_operator.reconcile.plan import make_plan
+from phasewise_operator.reconcile.status import fresh_decisions, is_news, news, status_of
+from phasewise_operator.render.context import Context
+from phasewise_operator.scaling.state import Advice, Coverage, Latency, Signals, Verdict
+
+MakeContext = Callable[..., Context]
+NOW, LATER = "2026-01-02T03:04:05Z", "2026-01-02T03:04:35Z"
+POOL = {"replicas": {"min": 1, "max": 4}}
+
+
+def advice(prefill: int = 1, ttft: float | None = 0.43, reason: str = "WithinTargets", **flags: bool) -> Advice:
+    latency = Latency(20, ttft, ttft, ttft, ttft) if ttft is not None else None
+    signals = Signals(0, 10, 30, Coverage(1, 1), {}, ttft=latency)
+    verdicts = {"prefill": Verdict(prefill, reason, "so it is", **flags), "decode": Verdict(1, "WithinTargets", "well")}
+    return Advice(verdicts, signals)
+
+
+def status(ctx: Context, given: Advice, before: Manifest, now: str = NOW) -> Manifest:
+    plan = make_plan(ctx, Observed(), given)
+    return status_of(ctx, plan, Observed(), report.report(ctx, plan, Observed(), [], given), given, 1, before, now)
+
+
+@pytest.fixture
+def ctx(make_context: MakeContext) -> Context:
+    return make_context(prefill=POOL, decode=POOL)
+
+
+def test_what_was_measured_is_shown_and_stays_when_traffic_ends(ctx: Context) -> None:
+    first = status(ctx, advice(), {})
+    shown = {"target": "500ms", "measured": "430ms", "lastSampleTime": NOW, "summary": "430ms/500ms"}
+    assert first["slo"]["ttft"] == shown
+    assert status(ctx, advice(ttft=None), first, LATER)["slo"]["ttft"] == shown
+    assert first["slo"]["itl"]["summary"] == "-/40ms"
+
+
+def test_a_change_of_size_is_recorded_with_its_reason_newest_first_five_at_most(ctx: Context) -> None:
+    now = status(ctx, advice(1), {})
+    assert now["scaling"]["decisions"] == [], "the first size is no change"
+    for size in (2, 3, 4, 3, 2, 1):
+        before, now = now, status(ctx, advice(size, reason="PrefillLoad"), now, LATER)
+        (fresh,) = fresh_decisions(before, now)
+        assert (fresh.role, fresh.to, fresh.reason) == ("prefill", size, "PrefillLoad")
+    told = [(d["from"], d["to"]) for d in now["scaling"]["decisions"]]
+    assert told == [(2, 1), (3, 2), (4, 3), (3, 4), (2, 3)]
+    again = status(ctx, advice(1), now, LATER)
+    assert fresh_decisions(now, again) == []
+
+
+def test_a_change_of_size_makes_an_event(ctx: Context) -> None:
+    before = status(ctx, advice(1), {})
+    after = status(ctx, advice(3, reason="PrefillLoad"), before)
+    (fresh,) = fresh_decisions(before, after)
+    meta = {"name": "chat", "namespace": "default", "uid": "u"}
+    event = decision_event({"apiVersion": "v", "kind": "InferenceService", "metadata": meta}, fresh, NOW)
+    assert (event["reason"], event["action"], event["type"]) == ("PrefillLoad", "ScaleUp", "Normal")
+    assert event["note"] == "prefill from 1 to 3: so it is"
+
+
+def changed(before: Manifest, path: str, value: Any) -> Manifest:
+    after = copy.deepcopy(before)
+    *way, last = path.split(".")
+    place = after
+    for part in way:
+        place = place[part]
+    place[last] = value
+    return after
+
+
+NEWS = [
+    ("the same", None, None, 999, False),
+    ("another size", "prefill.desired", 2, 0, True),
+    ("one more ready", "prefill.ready", 1, 0, True),
+    ("a figure that moved, soon", "slo.ttft.measured", "800ms", 10, False),
+    ("a figure that moved, in time", "slo.ttft.measured", "800ms", 31, True),
+    ("a figure that hardly moved", "slo.ttft.measured", "440ms", 999, False),
+    ("a pool's reason, soon", "prefill.reason", "PrefillLoad", 10, False),
+    ("a pool's reason, in time", "prefill.reason", "PrefillLoad", 31, True),
+    ("a target", "slo.ttft.target", "700ms", 0, True),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "since", "worth"), [n[1:] for n in NEWS], ids=[n[0] for n in NEWS])
+def test_figures_alone_are_written_now_and_then(
+    path: str | None, value: Any, since: float, worth: bool, ctx: Context
+) -> None:
+    before = status(ctx, advice(), {})
+    assert is_news(before, changed(before, path, value) if path else before, since) is worth
+
+
+SCALING = [
+    ({}, ("True", "Measured"), ("False", "WithinBounds")),
+    ({"known": False}, ("False", "Unreadable"), ("False", "WithinBounds")),
+    ({"limited": True}, ("True", "Measured"), ("True", "Unreadable")),
+]
+
+
+@pytest.mark.parametrize(("flags", "active", "limited"), SCALING)
+def test_scaling_has_its_conditions(
+    flags: dict[str, bool], active: tuple[str, str], limited: tuple[str, str], ctx: Context
+) -> None:
+    now = status(ctx, advice(reason="Unreadable", **flags), {})
+    told = {c["type"]: (c["status"], c["reason"]) for c in now["conditions"]}
+    assert (told["ScalingActive"], told["ScalingLimited"]) == (active, limited)
+
+
+def test_that_scaling_stopped_is_told_and_that_it_began_is_not(ctx: Context) -> None:
+    def told(given: Advice, before: Manifest) -> list[str]:
+        plan = make_plan(ctx, Observed(), given)
+        found = news(report.report(ctx, plan, Observed(), [], given), before)
+        return [v.reason for v in found if v.type.startswith("Scaling")]
+
+    first = status(ctx, advice(), {})
+    assert told(advice(), {}) == []
+    assert told(advice(reason="Unreadable", known=False), first) == ["Unreadable"]
+    assert told(advice(reason="AtMaximum", limited=True), first) == ["AtMaximum"]
