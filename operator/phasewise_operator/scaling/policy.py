@@ -12,14 +12,14 @@ Reasons. Of those that hold, the first in this table is a verdict's:
 | PrefillLoad, Backlog               | prefill grows: prompts arrive faster, or wait behind others                     |
 | DecodeLoad                         | decode grows: more streams than fit within the ITL target                       |
 | KvCacheFull, DecodeAdmission       | decode grows: for room, before or while requests wait for it                    |
-| TtftMissed, ItlMissed              | grows since measured latency says that the model's size is not enough; or a     |
-|                                    | target is missed, and the message says why nothing grows                        |
+| TtftMissed, ItlMissed              | grows since measured latency says that the model's size is not enough           |
 | Idle                               | has no traffic: goes to its minimum, or is there                                |
 | LoadFell                           | shrinks: fewer were enough for the whole stabilization                          |
 | PromptTooLong                      | prefill alone takes longer than the TTFT target: more replicas would not help   |
 | ItlUnattainable                    | one stream alone misses the ITL target: more replicas would not help            |
 | Unschedulable                      | waits for nodes                                                                 |
 | Starting                           | waits for replicas asked for already                                            |
+| TtftMissed, ItlMissed              | stays although a target is missed: the message says why                         |
 | Stabilizing                        | fewer would do now; they must have done for the whole stabilization             |
 | WithinTargets                      | is right                                                                        |
 

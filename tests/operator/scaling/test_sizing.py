@@ -103,3 +103,10 @@ def test_a_replica_holds_what_itl_and_room_allow(room: Room | None, size: int) -
 def test_thin_evidence_doubles_at_most() -> None:
     assert [carefully(n, pool("decode", 3)) for n in (2, 6, 50)] == [2, 6, 6]
     assert carefully(50, pool("decode", 8, ready=3)) == 8, "what was asked for stays"
+
+
+@pytest.mark.parametrize(("arrivals", "size"), [(0.1, 1), (0.2, 2), (1.0, 5)])
+def test_never_more_servers_than_customers(arrivals: float, size: int) -> None:
+    seen = load(arrivals=arrivals, awaiting={"prefill": 1.0})
+    need = prefill.need(seen, TARGETS, arrivals, Prompts(busy=150, legs=100), pool("prefill"), 0.0)
+    assert need.size == size
