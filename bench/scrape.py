@@ -18,12 +18,12 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from phasewise_operator.scaling import families, pages
-from phasewise_operator.scaling.history import Target
 from phasewise_operator.scaling.scrape import Scraper, Unread
+from phasewise_operator.scaling.signals import families, pages
+from phasewise_operator.scaling.signals.history import Target
 from phasewise_runtime import contract
 
-SAMPLES = Path(__file__).parent.parent / "tests/operator/scaling/pages"
+SAMPLES = Path(__file__).parent.parent / "tests/operator/scaling/signals/pages"
 SIDE_BY_SIDE = 4
 """Pages of one service that are read at the same time."""
 

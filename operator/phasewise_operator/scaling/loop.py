@@ -19,12 +19,12 @@ from phasewise_operator.api.spec import InferenceServiceSpec, ScalingMode
 from phasewise_operator.observed import Observed, PodView
 from phasewise_operator.queue import WorkQueue
 from phasewise_operator.render.context import Context, Images
-from phasewise_operator.scaling.history import History, Read, Target
 from phasewise_operator.scaling.metrics import ScalingMetrics
-from phasewise_operator.scaling.policy import Memory, decide
+from phasewise_operator.scaling.policy.decide import Memory, decide
 from phasewise_operator.scaling.pools import pools_of, targets_of
 from phasewise_operator.scaling.scrape import Scraper, Unread
-from phasewise_operator.scaling.signals import kv_handovers, signals
+from phasewise_operator.scaling.signals.compute import kv_handovers, signals
+from phasewise_operator.scaling.signals.history import History, Read, Target
 from phasewise_operator.scaling.state import NO_ADVICE, Advice, Pool, Signals, Verdict
 from phasewise_operator.store import Key, Store
 from phasewise_runtime import contract
@@ -215,7 +215,7 @@ class _Follower:
 
 
 def _targets(observed: Observed) -> tuple[list[Target], list[Target]]:
-    """Pods that should answer, ready ones that stay; and routers on their way out, which still have requests in hand."""
+    """Pods that should answer: ready ones that stay. And routers on their way out, which still have requests in hand."""
     staying = [p for p in observed.pods if p.address and p.ready and not p.deleting]
     draining = [p for p in observed.pods if p.address and p.deleting and p.role == contract.ROUTER]
     expected = [p for p in staying if p.role in (*contract.ENGINE_ROLES, contract.ROUTER)]

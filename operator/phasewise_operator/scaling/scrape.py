@@ -17,9 +17,9 @@ from typing import Final, Literal, Self, TypeAlias
 import aiohttp
 from yarl import URL
 
-from phasewise_operator.scaling import families
-from phasewise_operator.scaling.history import Read, Target
-from phasewise_operator.scaling.pages import Page, parse
+from phasewise_operator.scaling.signals import families
+from phasewise_operator.scaling.signals.history import Read, Target
+from phasewise_operator.scaling.signals.pages import Page, parse
 from phasewise_runtime import contract
 
 SECONDS: Final = 1.5

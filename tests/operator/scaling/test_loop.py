@@ -170,7 +170,8 @@ async def test_what_cannot_be_read_is_held_and_said(stage: Stage) -> None:
 
     await until("it is said", lambda: (now := verdict()) and now.reason == "Unreadable")
     now = verdict()
-    assert now and (now.wanted, now.known) == (1, False)
+    assert now
+    assert (now.wanted, now.known) == (1, False)
 
 
 async def test_a_service_that_is_deleted_is_followed_no_longer(stage: Stage) -> None:

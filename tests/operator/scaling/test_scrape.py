@@ -9,11 +9,12 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
-from tests.operator.scaling.exposition import PAGES, Router
+from tests.operator.scaling.signals.exposition import PAGES, Router
 
-from phasewise_operator.scaling import families, scrape
-from phasewise_operator.scaling.history import Read, Target
+from phasewise_operator.scaling import scrape
 from phasewise_operator.scaling.scrape import Scraper, Unread
+from phasewise_operator.scaling.signals import families
+from phasewise_operator.scaling.signals.history import Read, Target
 from phasewise_runtime import contract
 
 ENGINE_PAGE = (PAGES / "vllm-0.32-decode.txt").read_bytes()

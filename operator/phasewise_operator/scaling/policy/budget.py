@@ -1,0 +1,78 @@
+"""What a proposal becomes within bounds, scheduler and GPU budget. Pure; imports `state` and `wording` only.
+
+In this order, each overruling those above it:
+1. `min` and `max` of the pool.
+2. No more than is wanted now while a pod of the pool finds no node: asking for more would only queue more pods.
+   Those that wait stay asked for, so that a cluster autoscaler sees them. `min` is asked for all the same.
+3. The budget. A replica that goes frees its GPUs when its pod has ended, not before: release comes before add. Nothing
+   that runs is taken away for the other pool. What is left goes one by one to the pool that is short by the larger
+   share of what it proposes; ties to the one whose target is being missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from phasewise_operator.scaling.policy.wording import counted
+from phasewise_operator.scaling.state import Pool
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A size that a pool should have if there were no limits."""
+
+    pool: Pool
+    size: int
+    missed: bool = False
+    """A target is being missed that this pool could help."""
+
+
+@dataclass(frozen=True)
+class Grant:
+    """The size that a pool gets."""
+
+    size: int
+    limit: str | None = None
+    """Why it is less than proposed, and what to change."""
+
+
+def grant(proposals: Sequence[Proposal], budget: int | None) -> dict[str, Grant]:
+    """What each pool gets, by role."""
+    bounded = [_bounded(p) for p in proposals]
+    sizes = _afforded(proposals, [b.size for b in bounded], budget)
+    return {
+        p.pool.role: b
+        if size == b.size
+        else Grant(size, f"the GPU budget of {budget} is used up: raise scaling.gpuBudget")
+        for p, b, size in zip(proposals, bounded, sizes, strict=True)
+    }
+
+
+def _bounded(proposal: Proposal) -> Grant:
+    pool = proposal.pool
+    size, limit = max(pool.min, min(pool.max, proposal.size)), None
+    if proposal.size > pool.max:
+        limit = f"{pool.role}.replicas.max is {pool.max}: raise it"
+    most = max(pool.wanted, pool.min)
+    if pool.unschedulable and size > most:
+        pods = counted(pool.unschedulable, f"{pool.role} pod")
+        size, limit = most, f"the scheduler finds no node for {pods}: add nodes or free accelerators"
+    return Grant(size, limit)
+
+
+def _afforded(proposals: Sequence[Proposal], goals: Sequence[int], budget: int | None) -> list[int]:
+    if budget is None:
+        return list(goals)
+    pools = [p.pool for p in proposals]
+    sizes = [min(pool.wanted, goal) for pool, goal in zip(pools, goals, strict=True)]
+    free = budget - sum(pool.wanted * pool.gpus + pool.gpus_beside for pool in pools)
+
+    def shortfall(i: int) -> tuple[float, bool, int]:
+        return (goals[i] - sizes[i]) / goals[i], proposals[i].missed, -i
+
+    while takers := [i for i, pool in enumerate(pools) if sizes[i] < goals[i] and pool.gpus <= max(0, free)]:
+        neediest = max(takers, key=shortfall)
+        sizes[neediest] += 1
+        free -= pools[neediest].gpus
+    return sizes

@@ -1,0 +1,63 @@
+"""What measured latency adds to the models' sizes: a replica or some more, kept for as long as the load is alike. Pure.
+
+Without it a pool that feedback made larger would shrink to the model's size after each stabilization, miss its target
+and grow again. Imports `memory`, `sizing` and `state` only.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from phasewise_operator.scaling.policy.memory import Correction, PoolMemory
+from phasewise_operator.scaling.policy.sizing import SLACK, Need
+from phasewise_operator.scaling.state import Pool
+
+STEP_SHARE = 0.25
+"""Of the pool: enough to matter, small enough to be cheap. A breach that the models see is theirs to size."""
+SETTLE_SECONDS = 30.0
+"""What was measured before the last change of a pool says nothing of it: an SLO window must have passed."""
+ALIKE = 0.7
+"""Share of the load that the correction was learned at from which on it holds."""
+KEEP_SECONDS = 1800.0
+"""Models, prompts and nodes change: after half an hour a correction must show itself again."""
+
+
+def settle(memory: PoolMemory | None, pool: Pool, now: float) -> PoolMemory:
+    """With since when the pool has been complete and unchanged. Pods that find no node are not waited for."""
+    memory = memory or PoolMemory()
+    complete = pool.ready > 0 and pool.ready >= pool.wanted - pool.unschedulable
+    unchanged = memory.wanted is None or memory.wanted == pool.wanted
+    memory = replace(memory, wanted=pool.wanted)
+    if not (complete and unchanged):
+        return replace(memory, settled_since=None)
+    return memory if memory.settled_since is not None else replace(memory, settled_since=now)
+
+
+def given(memory: PoolMemory, wanted: int) -> PoolMemory:
+    """With the size that is given."""
+    since = memory.settled_since if memory.wanted in {None, wanted} else None
+    return replace(memory, wanted=wanted, settled_since=since)
+
+
+def settled(memory: PoolMemory, now: float, slo_window: float) -> bool:
+    """Long enough to judge the pool by what was measured."""
+    since = memory.settled_since
+    return since is not None and now - since >= max(SETTLE_SECONDS, slo_window)
+
+
+def learn(old: Correction | None, need: Need, pool: Pool, now: float) -> Correction:
+    """One step more than there is."""
+    step = max(1, math.ceil(STEP_SHARE * pool.wanted))
+    load = max(need.load, old.load if old and now - old.at < KEEP_SECONDS and need.load >= ALIKE * old.load else 0.0)
+    return Correction(extra=pool.wanted + step - max(1, need.size), load=load, at=now)
+
+
+def apply(correction: Correction | None, need: Need, now: float) -> tuple[int, int]:
+    """Size and size with slack of a need, with the correction where it holds."""
+
+    def extra(load: float) -> int:
+        holds = correction and now - correction.at < KEEP_SECONDS and load > 0 and load >= ALIKE * correction.load
+        return correction.extra if correction and holds else 0
+
+    return need.size + extra(need.load), max(need.size + extra(need.load), need.slack + extra(need.load * SLACK))

@@ -1,0 +1,178 @@
+"""How many decode replicas the load needs: streams within the ITL target, room in the KV cache, prompt admission. Pure.
+
+Imports `itl_law`, `load`, `memory`, `sizing`, `state` and `wording` only.
+"""
+
+from __future__ import annotations
+
+import math
+
+from phasewise_operator.scaling.policy.itl_law import ENOUGH_TOKENS, HEADROOM, ItlLaw
+from phasewise_operator.scaling.policy.load import Load
+from phasewise_operator.scaling.policy.memory import Outputs, Room
+from phasewise_operator.scaling.policy.sizing import SLACK, Need, carefully
+from phasewise_operator.scaling.policy.wording import counted, figure, percent, seconds
+from phasewise_operator.scaling.state import Pool, PoolSignals, Targets
+
+DECODE_LOAD = "DecodeLoad"
+KV_CACHE_FULL = "KvCacheFull"
+DECODE_ADMISSION = "DecodeAdmission"
+ITL_UNATTAINABLE = "ItlUnattainable"
+
+KV_FULL = 0.85
+"""Use of the KV cache beyond which requests begin to be preempted or to wait, since streams grow."""
+FILL = 0.80
+"""Use of KV cache or batch that a pool is sized to where room is what it lacks: streams come in lumps."""
+ROOM_SECONDS = 1800.0
+"""How long the room of a pod is remembered: it changes with the length of streams."""
+ADMISSION_SHARE = 0.25
+"""Share of the TTFT target that admission may take before it counts: any request is "blocked" for a step."""
+WORSE_AT_MOST = 1.5
+"""Where the ITL target is out of reach no replica is added for it, but neither taken away where ITL would pass this
+multiple of what a stream alone has."""
+LENGTH_LEGS = 50.0
+"""Legs that the length of outputs is averaged over: lengths scatter more than prompts, and streams that have not ended
+blur them."""
+
+
+def learn(law: ItlLaw, pool: PoolSignals | None, elapsed: float, window: float) -> ItlLaw:
+    """The law with each pod's last load window; windows overlap, so each counts by what is new in it."""
+    law = law.forget(elapsed)
+    for _, pod in sorted(pool.pods.items()) if pool else ():
+        if pod.itl is not None and pod.concurrency is not None:
+            streams = max(1.0, pod.concurrency)
+            law = law.learn(streams, pod.itl, min(1.0, elapsed / window) * min(1.0, pod.tokens / ENOUGH_TOKENS))
+    return law
+
+
+def counted_blocked(load: Load, before: float, targets: Targets) -> float:
+    """Requests at decode admission that are more than passers-by: some are overdue, or many were there at two looks.
+
+    By Little's law those blocked wait blocked / arrivals on average.
+    """
+    if load.overdue.get("decode", 0.0) > 0:
+        return load.decode.blocked
+    lasting = min(before, load.decode.blocked)
+    return lasting if lasting > ADMISSION_SHARE * targets.ttft * load.arrivals else 0.0
+
+
+def full(load: Load, blocked: float) -> bool:
+    """Decode pods are at their limits."""
+    return blocked > 0 or (load.decode.kv or 0.0) > KV_FULL
+
+
+def need(
+    load: Load,
+    targets: Targets,
+    arrivals: float,
+    outputs: Outputs,
+    law: ItlLaw,
+    room: Room | None,
+    pool: Pool,
+    blocked: float,
+) -> Need:
+    """The largest of the three sizes, each with its reason."""
+    if load.quiet:
+        return Need(0, 0, 0.0, DECODE_LOAD, "No traffic")
+    holds = min(law.capacity(targets.itl), max(1.0, FILL * room.streams) if room else math.inf)
+    pace = min(HEADROOM * targets.itl, law.at(holds)) if law.known else HEADROOM * targets.itl
+    lasting = arrivals * (outputs.length or 0.0) * pace
+    by_itl = _by_itl(streams(load, pace, lasting), holds, targets, law, pool)
+    # The first of the largest names the reason: what is short now before what will be.
+    sizes = [n for n in (_by_admission(load, pool, blocked, lasting), _by_kv(load, pool), by_itl) if n]
+    largest = max(sizes, key=lambda n: n.size)
+    slack = max(n.slack for n in sizes)
+    return Need(largest.size, slack, by_itl.load, largest.reason, largest.message, by_itl.curable)
+
+
+def streams(load: Load, pace: float, lasting: float) -> float:
+    """Streams that there would be if pods ran at the `pace` they are sized for; by Little's law tokens/s x ITL.
+
+    `lasting`: those that arrivals keep up in the long run; 0 where the length of outputs is not known yet.
+
+    | pods are | streams in flight are                      | so room is made for                                 |
+    |----------|--------------------------------------------|-----------------------------------------------------|
+    | quicker  | fewer than there would be with fewer pods  | tokens/s x pace                                     |
+    | slower   | more, since each stays longer; tokens/s is | those in flight, but no more than arrivals keep up  |
+    |          | what pods can do, not what is asked        |                                                     |
+    """
+    decode = load.decode
+    number = max(0.0, decode.concurrency - decode.blocked)
+    at_pace = decode.tokens / load.window * pace
+    # Prompts in prefill, and requests that wait for room, are streams soon: as many as arrivals keep up.
+    coming = min(number + decode.blocked + load.awaiting.get("prefill", 0.0), lasting)
+    if decode.slowest is None or decode.slowest <= pace:
+        return max(number if decode.slowest is None else 0.0, at_pace, coming)
+    return max(coming, min(number, max(at_pace, lasting))) if lasting else number
+
+
+def learn_room(old: Room | None, load: Load, blocked: float, now: float) -> Room | None:
+    """What a pod lets in, from pods where requests wait for room; more where one is seen to hold more."""
+    if old and now - old.at > ROOM_SECONDS:
+        old = None
+    if blocked > 0 and load.decode.room:
+        return Room(load.decode.room, now)
+    if old and load.decode.fullest > old.streams:
+        return Room(load.decode.fullest, old.at)
+    return old
+
+
+def learn_outputs(outputs: Outputs, load: Load, targets: Targets, elapsed: float) -> Outputs:
+    """With the tokens and legs that are new in the load window.
+
+    Not while pods are slow: streams pile up then, and their tokens come long before their ends.
+    """
+    if load.decode.slowest is None or load.decode.slowest > HEADROOM * targets.itl:
+        return outputs
+    fresh = min(1.0, elapsed / load.window)
+    keep = min(1.0, LENGTH_LEGS / outputs.legs) if outputs.legs > 0 else 1.0
+    return Outputs(outputs.tokens * keep + load.decode.tokens * fresh, outputs.legs * keep + load.decode.legs * fresh)
+
+
+def _by_itl(number: float, holds: float, targets: Targets, law: ItlLaw, pool: Pool) -> Need:
+    if not law.known:
+        return Need(1, 1, number, DECODE_LOAD, "No stream has been decoded yet: what a replica holds is not known")
+    target = seconds(targets.itl)
+    if law.alone > targets.itl:
+        message = (
+            f"One stream alone has an ITL of {seconds(law.alone)}; the target is {target}, which no number of replicas "
+            "meets. A larger itl, a faster accelerator or tensor parallelism would help"
+        )
+        keep = math.ceil(number * SLACK / law.capacity(WORSE_AT_MOST * law.alone / HEADROOM))
+        return Need(1, max(1, keep), number, ITL_UNATTAINABLE, message, curable=False)
+
+    def size(factor: float) -> int:
+        enough = max(1, math.ceil(number * factor / holds))
+        return carefully(enough, pool) if law.thin else enough
+
+    each = f"{figure(holds)} a replica" if math.isfinite(holds) else "any number a replica"
+    limit = f"within {target} ITL" if holds >= law.capacity(targets.itl) else "for which it has room"
+    message = f"{figure(number)} streams at {each} {limit} need {counted(size(1.0), 'replica')}"
+    return Need(size(1.0), size(SLACK), number, DECODE_LOAD, message)
+
+
+def _by_kv(load: Load, pool: Pool) -> Need | None:
+    if load.decode.kv is None or not pool.ready:
+        return None
+    used = pool.ready * load.decode.kv
+    size = math.ceil(used / FILL) if load.decode.kv > KV_FULL else 0
+    use = percent(round(load.decode.kv, 2))
+    message = f"The KV cache is {use} full: {counted(size, 'replica')} would be at {percent(FILL)}"
+    return Need(size, max(size, math.ceil(used * SLACK / FILL)), 0.0, KV_CACHE_FULL, message)
+
+
+def _by_admission(load: Load, pool: Pool, blocked: float, lasting: float) -> Need | None:
+    """Room for those who wait for it and find none in other pods. Those already in a pod's queue stay there."""
+    room = max(1.0, load.decode.room or 1.0)
+    excess = blocked - load.decode.free
+    if excess <= 0 or not pool.ready:
+        return None
+    size = pool.ready + math.ceil(excess / room)
+    if lasting:
+        # Those who pile up while replicas start are no lasting load; one replica more clears them.
+        size = min(size, max(pool.ready, math.ceil(lasting / (FILL * room))) + 1)
+    message = (
+        f"{figure(blocked)} requests wait for room in decode, where a replica runs {figure(room)}: TTFT suffers; "
+        f"{counted(size, 'replica')} would hold them"
+    )
+    return Need(size, size, 0.0, DECODE_ADMISSION, message)

@@ -1,0 +1,77 @@
+"""Is enough known to change a size? Unknown is not zero: pools are held, and the message says what is missing. Pure.
+
+Imports `state` and `wording` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from phasewise_operator.scaling.policy.wording import counted, seconds
+from phasewise_operator.scaling.state import Coverage, Pool, Signals
+
+MAX_AGE = 10.0
+"""Seconds: five scrapes in a row have failed."""
+MIN_WINDOW = 2.0
+"""Seconds: a rate over less than one scrape interval is noise."""
+MIN_SHARE = 0.5
+"""At half of the pods or fewer, what was read says less than what was not."""
+
+NO_SIGNAL = "NoSignal"
+UNREADABLE = "Unreadable"
+STALE = "Stale"
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Why nothing may be changed, as a reason and for people."""
+
+    reason: str
+    message: str
+
+
+def usable(now: float, pools: Sequence[Pool], signals: Signals | None) -> Signals | Doubt:
+    """The signals where they can be decided on, else why not. The first of these that holds names the reason.
+
+    | no signals at all                        | NoSignal   |
+    | the newest older than MAX_AGE            | Stale      |
+    | routers or a pool read at most by half   | Unreadable |
+    | load window shorter than MIN_WINDOW      | NoSignal   |
+    """
+    if signals is None:
+        return Doubt(NO_SIGNAL, "Sizes are held: nothing has been measured yet.")
+    age = now - signals.at
+    if age > MAX_AGE:
+        return Doubt(
+            STALE, f"Sizes are held: the newest sample is older than {seconds(MAX_AGE)}; see why scrapes fail."
+        )
+    if unread := _unread(pools, signals):
+        return Doubt(UNREADABLE, f"Sizes are held: {unread}.")
+    if signals.load_window < MIN_WINDOW:
+        return Doubt(NO_SIGNAL, f"Sizes are held until {seconds(MIN_WINDOW)} of traffic have been watched.")
+    return signals
+
+
+def whole(signals: Signals) -> bool:
+    """Everybody who should have answered did."""
+    return signals.routers.share >= 1 and all(p.coverage.share >= 1 for p in signals.pools.values())
+
+
+def _unread(pools: Sequence[Pool], signals: Signals) -> str | None:
+    if signals.routers.of == 0:
+        return "no router is ready, so nobody can say what arrives"
+    if signals.routers.share <= MIN_SHARE:
+        return _missing("router", signals.routers)
+    for pool in pools:
+        seen = signals.pools.get(pool.role)
+        coverage = seen.coverage if seen else Coverage(0, 0)
+        if coverage.of == 0 and pool.ready:
+            return _missing(f"{pool.role} pod", Coverage(0, pool.ready))
+        if coverage.share <= MIN_SHARE:
+            return _missing(f"{pool.role} pod", coverage)
+    return None
+
+
+def _missing(noun: str, coverage: Coverage) -> str:
+    return f"{coverage.of - coverage.read} of {counted(coverage.of, noun)} cannot be read"

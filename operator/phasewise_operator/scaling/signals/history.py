@@ -1,0 +1,122 @@
+"""Pages, round after round -> what each pod said last and by how much it has counted up since. Pure.
+
+A value: fold() returns the next history. Bounded: increments older than the longest window are dropped, and pods that
+are gone are forgotten, while what they counted stays in the window. Imports pages, histograms, families.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from phasewise_operator.scaling.signals.histograms import Histogram, rise
+from phasewise_operator.scaling.signals.pages import Labels, Page
+
+LOAD_WINDOW: Final = 10.0
+"""Seconds. Five rounds: long enough that single requests do not make a rate, short enough that a burst is seen whole
+within the five seconds that a scale-up may take."""
+SLO_WINDOW: Final = 30.0
+"""Seconds. An attainment of 95 % needs some tens of requests before one more or less stops to decide it."""
+FRESH: Final = 10.0
+"""Seconds. A gauge is a moment: older than the load window, it says nothing about the load."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """One pod whose page is read."""
+
+    role: str
+    name: str
+    uid: str
+    address: str
+
+
+@dataclass(frozen=True)
+class Read:
+    """A page and when it was read, on the clock that `now` is on."""
+
+    at: float
+    page: Page
+
+
+@dataclass(frozen=True)
+class Increment:
+    """What one pod counted between two of its pages. What did not move is left out: an idle pod costs nothing."""
+
+    target: Target
+    since: float
+    at: float
+    counters: Mapping[str, Mapping[Labels, float]]
+    histograms: Mapping[str, Mapping[Labels, Histogram]]
+
+    def overlap(self, begin: float, end: float) -> float:
+        """Share of it that lies in the window. After a gap an increment covers more than a round: it is taken to have
+        come evenly, so that what went on for a minute does not look as if it had come in the last two seconds."""
+        return max(0.0, min(self.at, end) - max(self.since, begin)) / (self.at - self.since)
+
+
+@dataclass(frozen=True)
+class Newest:
+    target: Target
+    read: Read
+
+
+@dataclass(frozen=True)
+class History:
+    newest: Mapping[str, Newest] = field(default_factory=dict[str, Newest])
+    """By uid, so that a new pod of an old name begins anew."""
+    increments: tuple[Increment, ...] = ()
+
+    def fold(self, targets: Iterable[Target], reads: Mapping[str, Read], now: float) -> History:
+        """One round: `targets` are all pods that there are, `reads` (by uid) the pages of those that could be read."""
+        newest: dict[str, Newest] = {}
+        increments = [one for one in self.increments if one.at > now - SLO_WINDOW]
+        for target in targets:
+            before, read = self.newest.get(target.uid), reads.get(target.uid)
+            if before and (not read or read.at <= before.read.at):
+                newest[target.uid] = before
+            elif read:
+                newest[target.uid] = Newest(target, read)
+                if before:
+                    increments.append(_increment(target, before.read, read))
+        return History(newest, tuple(increments))
+
+
+def _increment(target: Target, before: Read, after: Read) -> Increment:
+    counters = {
+        family: _risen(before.page.counters.get(family, {}), values) for family, values in after.page.counters.items()
+    }
+    histograms = {
+        family: _observed(before.page.histograms.get(family, {}), values)
+        for family, values in after.page.histograms.items()
+    }
+    return Increment(
+        target,
+        before.at,
+        after.at,
+        {family: moved for family, moved in counters.items() if moved},
+        {family: moved for family, moved in histograms.items() if moved},
+    )
+
+
+def _risen(before: Mapping[Labels, float], after: Mapping[Labels, float]) -> dict[Labels, float]:
+    """A value that fell began again at 0. So did a series that was not on the page before: its process was."""
+    risen: dict[Labels, float] = {}
+    for labels, value in after.items():
+        earlier = before.get(labels, 0.0)
+        if value != earlier:
+            risen[labels] = value - earlier if value > earlier else value
+    return {labels: value for labels, value in risen.items() if value}
+
+
+def _observed(before: Mapping[Labels, Histogram], after: Mapping[Labels, Histogram]) -> dict[Labels, Histogram]:
+    observed: dict[Labels, Histogram] = {}
+    for labels, histogram in after.items():
+        earlier = before.get(labels)
+        if earlier and earlier.counts == histogram.counts and earlier.bounds == histogram.bounds:
+            continue
+        risen = rise(earlier, histogram)
+        if risen.count:
+            observed[labels] = risen
+    return observed

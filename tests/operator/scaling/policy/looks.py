@@ -1,0 +1,83 @@
+"""Signals by hand for tests of the policy: a quiet service unless told otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from phasewise_operator.scaling.policy.decide import Decision, Memory, decide
+from phasewise_operator.scaling.state import Coverage, PodLoad, Pool, PoolSignals, Signals, Targets, Verdict
+
+TARGETS = Targets(ttft=2.0, itl=0.04, attainment=0.95)
+TICK = 2.0
+
+
+def pool(role: str, size: int = 1, **changes: Any) -> Pool:
+    return replace(Pool(role, min=1, max=10, wanted=size, ready=size), **changes)
+
+
+def pods(role: str, number: int, read: int | None = None, **load: Any) -> PoolSignals:
+    """Pods that are alike."""
+    read = number if read is None else read
+    return PoolSignals(Coverage(read, number), {f"{role}-{i}": PodLoad(**load) for i in range(read)})
+
+
+def look(pools: Mapping[str, PoolSignals], **changes: Any) -> Signals:
+    return replace(Signals(at=0.0, load_window=10.0, slo_window=30.0, routers=Coverage(1, 1), pools=pools), **changes)
+
+
+def busy(prefill: int = 1, decode: int = 1, rate: float = 1.0, **changes: Any) -> Signals:
+    """Prompts of 0.5 s, outputs of 100 tokens at 20 ms, shared evenly by the pods."""
+    a, b = rate / prefill, rate / decode
+    done = min(a, 2.0)
+    return look(
+        {
+            "prefill": pods("prefill", prefill, concurrency=a * 0.5, busy=min(1.0, a * 0.5), legs=done * 10),
+            "decode": pods(
+                "decode",
+                decode,
+                concurrency=b * 2,
+                busy=min(1.0, b * 2),
+                legs=done * prefill / decode * 10,
+                running=b * 2,
+                itl=0.02,
+                tokens=b * 1000,
+            ),
+        },
+        **{"arrivals": rate, "active": rate * 2.5, **changes},
+    )
+
+
+class Service:
+    """Calls the policy tick by tick, as the loop does, and obeys it at once unless told otherwise."""
+
+    def __init__(self, *pools: Pool, budget: int | None = None, stabilization: float = 60.0) -> None:
+        self.pools = {p.role: p for p in pools or (pool("prefill"), pool("decode"))}
+        self.budget, self.stabilization = budget, stabilization
+        self.now, self.memory = 1000.0, Memory()
+
+    def tick(self, signals: Signals | None, *, age: float = 0.0, obey: bool = True) -> Mapping[str, Verdict]:
+        self.now += TICK
+        signals = signals and replace(signals, at=self.now - age)
+        decision: Decision = decide(
+            self.now, TARGETS, list(self.pools.values()), signals, self.budget, self.stabilization, self.memory
+        )
+        self.memory = decision.memory
+        if obey:
+            for role, verdict in decision.verdicts.items():
+                self.change(role, wanted=verdict.wanted, ready=verdict.wanted)
+        return decision.verdicts
+
+    def run(self, seconds: float, signals: Signals | None) -> Mapping[str, Verdict]:
+        verdicts: Mapping[str, Verdict] = {}
+        for _ in range(max(1, round(seconds / TICK))):
+            verdicts = self.tick(signals)
+        return verdicts
+
+    def change(self, role: str, **changes: Any) -> None:
+        self.pools[role] = replace(self.pools[role], **changes)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(p.wanted for p in self.pools.values())

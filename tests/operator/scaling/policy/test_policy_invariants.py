@@ -1,0 +1,120 @@
+"""What holds whatever the policy is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.operator.scaling.policy.looks import TARGETS
+
+from phasewise_operator.scaling.policy.decide import Memory, decide
+from phasewise_operator.scaling.state import Coverage, Latency, Outcomes, PodLoad, Pool, PoolSignals, Signals, TtftParts
+
+few = st.integers(0, 6)
+amount = st.one_of(st.just(0.0), st.floats(0.001, 500))
+share = st.floats(0, 1)
+maybe = st.one_of(st.none(), amount)
+phases = st.fixed_dictionaries({"queue": amount, "prefill": amount, "decode": amount})
+
+
+@st.composite
+def pods(draw: st.DrawFn) -> PoolSignals:
+    of = draw(few)
+    read = draw(st.integers(0, of))
+    loads = st.builds(
+        PodLoad,
+        concurrency=maybe,
+        busy=st.one_of(st.none(), share),
+        legs=amount,
+        running=maybe,
+        waiting=maybe,
+        blocked=maybe,
+        kv_usage=st.one_of(st.none(), share),
+        itl=st.one_of(st.none(), st.floats(0.0001, 2)),
+        tokens=amount,
+    )
+    return PoolSignals(Coverage(read, of), {str(i): draw(loads) for i in range(read)})
+
+
+@st.composite
+def looks(draw: st.DrawFn, roles: tuple[str, ...]) -> Signals | None:
+    if draw(st.integers(0, 9)) == 0:
+        return None
+    value = draw(amount)
+    return Signals(
+        at=-draw(st.sampled_from([0.0, 1.0, 11.0])),
+        load_window=draw(st.sampled_from([0.0, 2.0, 10.0, 10.0, 10.0])),
+        slo_window=30.0,
+        routers=Coverage(draw(st.integers(1, 3)), 3),
+        pools={role: draw(pods()) for role in roles},
+        arrivals=draw(amount),
+        active=draw(amount),
+        queued=draw(amount),
+        awaiting=draw(phases),
+        overdue=draw(phases),
+        outcomes=Outcomes(draw(amount), draw(amount), draw(amount), draw(amount), draw(amount)),
+        parts=TtftParts(*(draw(maybe) for _ in range(6))),
+        ttft=draw(st.one_of(st.none(), st.just(Latency(50, value, value, value, value)))),
+    )
+
+
+@st.composite
+def pool(draw: st.DrawFn, role: str) -> Pool:
+    lo, wanted = draw(few), draw(st.integers(0, 12))
+    return Pool(
+        role,
+        min=lo,
+        max=lo + draw(few),
+        wanted=wanted,
+        ready=draw(st.integers(0, wanted + 1)),
+        unschedulable=draw(st.sampled_from([0, 0, 0, 2])),
+        gpus=draw(st.integers(0, 4)),
+        gpus_beside=draw(st.sampled_from([0, 0, 5])),
+    )
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> dict[str, Any]:
+    roles = draw(st.sampled_from([("prefill", "decode"), ("decode",)]))
+    return {
+        "pools": [draw(pool(role)) for role in roles],
+        "looks": draw(st.lists(looks(roles), min_size=1, max_size=6)),
+        "budget": draw(st.one_of(st.none(), st.integers(0, 60))),
+        "stabilization": draw(st.sampled_from([0.0, 5.0, 300.0])),
+    }
+
+
+def within_budget(pools: list[Pool], sizes: dict[str, int], budget: int | None) -> bool:
+    held = sum(p.wanted * p.gpus + p.gpus_beside for p in pools)
+    asked = sum(sizes[p.role] * p.gpus + p.gpus_beside for p in pools)
+    return budget is None or asked <= max(budget, held)
+
+
+@settings(max_examples=150, deadline=None)
+@given(stories())
+def test_at_every_step(story: dict[str, Any]) -> None:
+    pools, memory, now, began = story["pools"], Memory(), 100.0, 102.0
+    budget, stabilization = story["budget"], story["stabilization"]
+    for seen in story["looks"]:
+        now += 2.0
+        signals = seen and replace(seen, at=now + seen.at)
+        decision = decide(now, TARGETS, pools, signals, budget, stabilization, memory)
+        assert decision == decide(now, TARGETS, pools, signals, budget, stabilization, memory), "the same again"
+        memory = decision.memory
+        sizes = {role: v.wanted for role, v in decision.verdicts.items()}
+        assert within_budget(pools, sizes, budget)
+        for p in pools:
+            verdict, bounded = decision.verdicts[p.role], max(p.min, min(p.max, p.wanted))
+            assert verdict.message
+            assert verdict.wanted <= p.max
+            assert verdict.wanted >= min(p.min, p.wanted)
+            assert verdict.wanted >= p.min or (budget is not None and verdict.limited), "only the budget overrules min"
+            if not verdict.known:
+                assert verdict.wanted == bounded or verdict.limited, "nothing but bounds changes what is not known"
+            if now - began < stabilization:
+                assert verdict.wanted >= min(bounded, p.wanted), "not down before a whole stabilization"
+            if p.unschedulable:
+                assert verdict.wanted <= max(p.wanted, p.min)
+        pools = [replace(p, wanted=sizes[p.role], ready=min(p.ready, sizes[p.role])) for p in pools]
