@@ -19,7 +19,14 @@ from phasewise_operator.kube import Kube
 from phasewise_runtime import contract
 
 NAMESPACE = "default"
-EXPECTED = {"ServiceAccount": 2, "Role": 1, "RoleBinding": 1, "Service": 1, "PodDisruptionBudget": 3, "Deployment": 3}
+EXPECTED = dict.fromkeys((kind.name for kind in CHILD_KINDS), 0) | {
+    "ServiceAccount": 2,
+    "Role": 1,
+    "RoleBinding": 1,
+    "Service": 1,
+    "PodDisruptionBudget": 3,
+    "Deployment": 3,
+}
 
 
 async def children(kube: Kube, name: str) -> dict[str, int]:

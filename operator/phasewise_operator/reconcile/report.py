@@ -205,7 +205,7 @@ def scaling_verdicts(ctx: Context, plan: Plan) -> list[Verdict]:
     mode, sizes = ctx.spec.scaling.mode, plan.sizes
     told = "; ".join(f"{role}: {size.message}" for role, size in sizes.items())
     unknown = next((size for size in sizes.values() if not size.known), None)
-    limited = next((size for size in sizes.values() if size.limited), None)
+    limited = next((size for size in sizes.values() if size.limit), None)
     if mode is ScalingMode.MANUAL:
         active = Verdict("ScalingActive", ConditionStatus.FALSE, "Manual", "scaling.mode is Manual: replicas.min")
     elif unknown:
@@ -214,5 +214,5 @@ def scaling_verdicts(ctx: Context, plan: Plan) -> list[Verdict]:
         reason = "External" if mode is ScalingMode.EXTERNAL else "Measured"
         active = Verdict("ScalingActive", ConditionStatus.TRUE, reason, told)
     if limited:
-        return [active, Verdict("ScalingLimited", ConditionStatus.TRUE, limited.reason, told)]
+        return [active, Verdict("ScalingLimited", ConditionStatus.TRUE, limited.limit, told)]
     return [active, Verdict("ScalingLimited", ConditionStatus.FALSE, "WithinBounds", "no bound is in the way")]

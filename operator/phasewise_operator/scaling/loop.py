@@ -215,7 +215,7 @@ class _Follower:
 
 
 def _targets(observed: Observed) -> tuple[list[Target], list[Target]]:
-    """Pods that should answer: ready ones that stay. And routers on their way out, which still have requests in hand."""
+    """Pods that should answer: ready ones that stay. And routers on their way out: they still have requests in hand."""
     staying = [p for p in observed.pods if p.address and p.ready and not p.deleting]
     draining = [p for p in observed.pods if p.address and p.deleting and p.role == contract.ROUTER]
     expected = [p for p in staying if p.role in (*contract.ENGINE_ROLES, contract.ROUTER)]
@@ -233,5 +233,5 @@ def _at_rest(pool: Pool, auto: bool) -> bool:
 
 def _gist(advice: Advice) -> object:
     """What is worth waking the reconciler for: not figures, and not why a size stays as it is."""
-    held = {role: (v.wanted, v.known, v.limited) for role, v in advice.verdicts.items()}
+    held = {role: (v.wanted, v.known, v.limit) for role, v in advice.verdicts.items()}
     return held, advice.kv_good, advice.kv_failed

@@ -62,7 +62,7 @@ class ScalingMetrics:
             verdict = verdicts.get(pool.role)
             _set(self._coverage, (*who, pool.role), seen.coverage.share if seen else None)
             _set(self._known, (*who, pool.role), float(verdict.known) if verdict else None)
-            _set(self._limited, (*who, pool.role), float(verdict.limited) if verdict else None)
+            _set(self._limited, (*who, pool.role), float(bool(verdict.limit)) if verdict else None)
             _set(self._replicas, (*who, pool.role, "wanted"), verdict.wanted if verdict else pool.wanted)
             _set(self._replicas, (*who, pool.role, "ready"), pool.ready)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from phasewise_operator.scaling.state import Pool, Verdict
+from phasewise_operator.scaling.state import AT_MAXIMUM, AT_MINIMUM, GPU_BUDGET, Pool, Verdict
 
 
 def follow(pools: Sequence[Pool], asked: Mapping[str, int | None], budget: int | None) -> dict[str, Verdict]:
@@ -31,10 +31,10 @@ def _wish(pool: Pool, asked: int | None) -> Verdict:
         return Verdict(wanted, "External", f"{scaler} is being made: as it is")
     if asked > pool.max:
         text = f"{scaler} asks for {asked}, {pool.role}.replicas.max is {pool.max}: raise it to allow more"
-        return Verdict(pool.max, "AtMaximum", text, limited=True)
+        return Verdict(pool.max, "External", text, AT_MAXIMUM)
     if asked < pool.min:
         text = f"{scaler} asks for {asked}, {pool.role}.replicas.min is {pool.min}: lower it to allow fewer"
-        return Verdict(pool.min, "AtMinimum", text, limited=True)
+        return Verdict(pool.min, "External", text, AT_MINIMUM)
     return Verdict(asked, "External", f"{scaler} asks for {asked}")
 
 
@@ -42,4 +42,4 @@ def _short(wish: Verdict, wanted: int, budget: int) -> Verdict:
     text = (
         f"{wish.message}; scaling.gpuBudget {budget} leaves room for {wanted} now: raise it, or shrink the other pool"
     )
-    return Verdict(wanted, "GpuBudget", text, limited=True)
+    return Verdict(wanted, "External", text, GPU_BUDGET)

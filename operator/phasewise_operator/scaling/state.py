@@ -175,6 +175,13 @@ class Pool:
     """GPUs held by pods that `wanted` does not count: terminating ones, and those of other revisions."""
 
 
+AT_MAXIMUM: Final = "AtMaximum"
+AT_MINIMUM: Final = "AtMinimum"
+GPU_BUDGET: Final = "GpuBudget"
+NO_NODE: Final = "Unschedulable"
+LIMITS: Final = (AT_MAXIMUM, AT_MINIMUM, GPU_BUDGET, NO_NODE)
+
+
 @dataclass(frozen=True)
 class Verdict:
     """Why a pool has the size it is given. The function that decides returns it; status, Events and metrics show it."""
@@ -184,8 +191,8 @@ class Verdict:
     """CamelCase, from policy.py's table."""
     message: str
     """For people: the figures that decided, and what it would take to change it."""
-    limited: bool = False
-    """The pool would be larger but for a bound, the budget or the scheduler."""
+    limit: str = ""
+    """What keeps the pool from the size it should have: one of LIMITS; empty: nothing."""
     known: bool = True
     """False: held, because too little is known."""
 

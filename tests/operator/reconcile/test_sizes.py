@@ -74,7 +74,7 @@ def says(**sizes: int) -> Advice:
         ("Manual", seen(deployment("prefill", 3, "3")), says(prefill=2, decode=1), (1, "Manual")),
         ("External", seen(deployment("prefill", 3, "3")), says(prefill=2, decode=1), (3, "External")),
         ("External", seen(scaler("prefill", 2)), NO_ADVICE, (2, "External")),
-        ("External", seen(scaler("prefill", 9)), NO_ADVICE, (4, "AtMaximum")),
+        ("External", seen(scaler("prefill", 9)), NO_ADVICE, (4, "External")),
     ],
     ids=[
         "a new service begins at its min",

@@ -22,7 +22,7 @@ NOW, LATER = "2026-01-02T03:04:05Z", "2026-01-02T03:04:35Z"
 POOL = {"replicas": {"min": 1, "max": 4}}
 
 
-def advice(prefill: int = 1, ttft: float | None = 0.43, reason: str = "WithinTargets", **flags: bool) -> Advice:
+def advice(prefill: int = 1, ttft: float | None = 0.43, reason: str = "WithinTargets", **flags: Any) -> Advice:
     latency = Latency(20, ttft, ttft, ttft, ttft) if ttft is not None else None
     signals = Signals(0, 10, 30, Coverage(1, 1), {}, ttft=latency)
     verdicts = {"prefill": Verdict(prefill, reason, "so it is", **flags), "decode": Verdict(1, "WithinTargets", "well")}
@@ -104,13 +104,13 @@ def test_figures_alone_are_written_now_and_then(
 SCALING = [
     ({}, ("True", "Measured"), ("False", "WithinBounds")),
     ({"known": False}, ("False", "Unreadable"), ("False", "WithinBounds")),
-    ({"limited": True}, ("True", "Measured"), ("True", "Unreadable")),
+    ({"limit": "AtMaximum"}, ("True", "Measured"), ("True", "AtMaximum")),
 ]
 
 
 @pytest.mark.parametrize(("flags", "active", "limited"), SCALING)
 def test_scaling_has_its_conditions(
-    flags: dict[str, bool], active: tuple[str, str], limited: tuple[str, str], ctx: Context
+    flags: dict[str, Any], active: tuple[str, str], limited: tuple[str, str], ctx: Context
 ) -> None:
     now = status(ctx, advice(reason="Unreadable", **flags), {})
     told = {c["type"]: (c["status"], c["reason"]) for c in now["conditions"]}
@@ -126,4 +126,4 @@ def test_that_scaling_stopped_is_told_and_that_it_began_is_not(ctx: Context) -> 
     first = status(ctx, advice(), {})
     assert told(advice(), {}) == []
     assert told(advice(reason="Unreadable", known=False), first) == ["Unreadable"]
-    assert told(advice(reason="AtMaximum", limited=True), first) == ["AtMaximum"]
+    assert told(advice(limit="AtMaximum"), first) == ["AtMaximum"]

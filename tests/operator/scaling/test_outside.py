@@ -15,12 +15,12 @@ def pool(role: str, wanted: int, gpus: int = 1, beside: int = 0, low: int = 1, h
 
 
 CASES = [
-    ("as asked", {"prefill": 3, "decode": 5}, None, {"prefill": (3, "External"), "decode": (5, "External")}),
+    ("as asked", {"prefill": 3, "decode": 5}, None, {"prefill": (3, ""), "decode": (5, "")}),
     ("bounds", {"prefill": 0, "decode": 99}, None, {"prefill": (1, "AtMinimum"), "decode": (8, "AtMaximum")}),
-    ("not made yet", {"prefill": None, "decode": 2}, None, {"prefill": (2, "External"), "decode": (2, "External")}),
-    ("budget holds", {"prefill": 3, "decode": 3}, 6, {"prefill": (3, "External"), "decode": (3, "External")}),
-    ("budget is short", {"prefill": 4, "decode": 4}, 6, {"prefill": (4, "External"), "decode": (2, "GpuBudget")}),
-    ("one gives, one takes", {"prefill": 1, "decode": 3}, 4, {"prefill": (1, "External"), "decode": (3, "External")}),
+    ("not made yet", {"prefill": None, "decode": 2}, None, {"prefill": (2, ""), "decode": (2, "")}),
+    ("budget holds", {"prefill": 3, "decode": 3}, 6, {"prefill": (3, ""), "decode": (3, "")}),
+    ("budget is short", {"prefill": 4, "decode": 4}, 6, {"prefill": (4, ""), "decode": (2, "GpuBudget")}),
+    ("one gives, one takes", {"prefill": 1, "decode": 3}, 4, {"prefill": (1, ""), "decode": (3, "")}),
 ]
 
 
@@ -29,13 +29,13 @@ def test_what_is_asked_is_given(
     asked: dict[str, int | None], budget: int | None, expected: dict[str, tuple[int, str]]
 ) -> None:
     verdicts = follow([pool("prefill", 2), pool("decode", 2)], asked, budget)
-    assert {role: (v.wanted, v.reason) for role, v in verdicts.items()} == expected
-    assert all(v.limited == (v.reason != "External") for v in verdicts.values())
+    assert {role: (v.wanted, v.limit) for role, v in verdicts.items()} == expected
+    assert all(v.reason == "External" for v in verdicts.values())
 
 
 def test_gpus_of_pods_that_are_going_are_not_free_yet() -> None:
     verdicts = follow([pool("prefill", 1, beside=1), pool("decode", 2)], {"prefill": 1, "decode": 3}, 4)
-    assert (verdicts["decode"].wanted, verdicts["decode"].reason) == (2, "GpuBudget")
+    assert (verdicts["decode"].wanted, verdicts["decode"].limit) == (2, "GpuBudget")
 
 
 @given(

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from phasewise_operator.scaling.policy.wording import counted
-from phasewise_operator.scaling.state import Pool
+from phasewise_operator.scaling.state import AT_MAXIMUM, GPU_BUDGET, NO_NODE, Pool
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,8 @@ class Grant:
     size: int
     limit: str | None = None
     """Why it is less than proposed, and what to change."""
+    kind: str = ""
+    """The limit as one of state.LIMITS."""
 
 
 def grant(proposals: Sequence[Proposal], budget: int | None) -> dict[str, Grant]:
@@ -44,21 +46,21 @@ def grant(proposals: Sequence[Proposal], budget: int | None) -> dict[str, Grant]
     return {
         p.pool.role: b
         if size == b.size
-        else Grant(size, f"the GPU budget of {budget} is used up: raise scaling.gpuBudget")
+        else Grant(size, f"the GPU budget of {budget} is used up: raise scaling.gpuBudget", GPU_BUDGET)
         for p, b, size in zip(proposals, bounded, sizes, strict=True)
     }
 
 
 def _bounded(proposal: Proposal) -> Grant:
     pool = proposal.pool
-    size, limit = max(pool.min, min(pool.max, proposal.size)), None
+    size, limit, kind = max(pool.min, min(pool.max, proposal.size)), None, ""
     if proposal.size > pool.max:
-        limit = f"{pool.role}.replicas.max is {pool.max}: raise it"
+        limit, kind = f"{pool.role}.replicas.max is {pool.max}: raise it", AT_MAXIMUM
     most = max(pool.wanted, pool.min)
     if pool.unschedulable and size > most:
         pods = counted(pool.unschedulable, f"{pool.role} pod")
-        size, limit = most, f"the scheduler finds no node for {pods}: add nodes or free accelerators"
-    return Grant(size, limit)
+        size, limit, kind = most, f"the scheduler finds no node for {pods}: add nodes or free accelerators", NO_NODE
+    return Grant(size, limit, kind)
 
 
 def _afforded(proposals: Sequence[Proposal], goals: Sequence[int], budget: int | None) -> list[int]:

@@ -24,7 +24,7 @@ Reasons. Of those that hold, the first in this table is a verdict's:
 | WithinTargets                      | is right                                                                        |
 
 PromptTooLong is also the reason where the pool grows to keep up with such prompts, as far as stability asks for it.
-A bound, the budget or the scheduler never hides the reason: `limited` is set, and the message ends with what to change.
+A bound, the budget or the scheduler never hides the reason: `limit` names it, and the message ends with what to change.
 """
 
 from __future__ import annotations
@@ -98,10 +98,7 @@ def _hold(
 ) -> Decision:
     """Nothing changes but for the bounds: a user's change of bounds is not a guess."""
     grants = grant([Proposal(p, p.wanted) for p in pools], budget)
-    verdicts = {
-        role: Verdict(g.size, doubt.reason, doubt.message, limited=g.limit is not None, known=False)
-        for role, g in grants.items()
-    }
+    verdicts = {role: Verdict(g.size, doubt.reason, doubt.message, g.kind, known=False) for role, g in grants.items()}
     held = {
         p.role: replace(
             memory.pools[p.role], asked=descent.remember(memory.pools[p.role].asked, p.wanted, now, stabilization)

@@ -14,13 +14,13 @@ from phasewise_operator.scaling.policy.feedback import Miss
 from phasewise_operator.scaling.policy.prefill import PROMPT_TOO_LONG
 from phasewise_operator.scaling.policy.sizing import Need
 from phasewise_operator.scaling.policy.wording import counted, seconds
-from phasewise_operator.scaling.state import Pool, Verdict
+from phasewise_operator.scaling.state import NO_NODE, Pool, Verdict
 from phasewise_runtime.contract import DECODE, PREFILL
 
 WOKEN = "Woken"
 IDLE = "Idle"
 LOAD_FELL = "LoadFell"
-UNSCHEDULABLE = "Unschedulable"
+UNSCHEDULABLE = NO_NODE
 STARTING = "Starting"
 STABILIZING = "Stabilizing"
 WITHIN_TARGETS = "WithinTargets"
@@ -65,8 +65,8 @@ def verdict(plan: Plan, granted: Grant) -> Verdict:
         message = f"{message}; it has {granted.size} because {granted.limit}"
     elif granted.size > plan.size:
         message = f"{message}; {plan.pool.role}.replicas.min is {plan.pool.min}"
-    limited = granted.limit is not None or (reason == UNSCHEDULABLE)
-    return Verdict(granted.size, reason, message, limited=limited)
+    limit = granted.kind or (NO_NODE if reason == UNSCHEDULABLE else "")
+    return Verdict(granted.size, reason, message, limit)
 
 
 def _why(plan: Plan) -> tuple[str, str]:

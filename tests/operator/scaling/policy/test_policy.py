@@ -195,7 +195,7 @@ def test_a_stream_in_hand_is_traffic() -> None:
 def test_a_limit_keeps_the_cause(changes: dict[str, int], size: int, words: str) -> None:
     service = Service(pool("prefill", **changes), pool("decode"))
     verdict = service.tick(busy(rate=8.0))["prefill"]
-    assert (verdict.wanted, verdict.reason, verdict.limited) == (size, "PrefillLoad", True)
+    assert (verdict.wanted, verdict.reason, bool(verdict.limit)) == (size, "PrefillLoad", True)
     assert "8.0 requests/s x 0.50 s" in verdict.message
     assert words in verdict.message
 

@@ -110,9 +110,9 @@ def test_at_every_step(story: dict[str, Any]) -> None:
             assert verdict.message
             assert verdict.wanted <= p.max
             assert verdict.wanted >= min(p.min, p.wanted)
-            assert verdict.wanted >= p.min or (budget is not None and verdict.limited), "only the budget overrules min"
+            assert verdict.wanted >= p.min or (budget is not None and verdict.limit), "only the budget overrules min"
             if not verdict.known:
-                assert verdict.wanted == bounded or verdict.limited, "nothing but bounds changes what is not known"
+                assert verdict.wanted == bounded or verdict.limit, "nothing but bounds changes what is not known"
             if now - began < stabilization:
                 assert verdict.wanted >= min(bounded, p.wanted), "not down before a whole stabilization"
             if p.unschedulable:
