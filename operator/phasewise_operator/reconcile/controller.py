@@ -132,7 +132,8 @@ class Controller:
         status = status_of(ctx, plan, observed, verdicts, advice, generation, before, _now())
         await self._put_status(live, status, verdicts)
         await self._put_scaler_statuses(scaler_statuses(ctx, observed))
-        return self._come_back(key, verdicts, failures)
+        growing = any(v.ready < v.desired for v in report.role_views(ctx, plan, observed).values())
+        return self._come_back(key, verdicts, failures, growing)
 
     def _forget(self, key: Key) -> None:
         self.last_write.pop(key, None)
@@ -151,7 +152,7 @@ class Controller:
             plan = Plan(desired=writes, engines=(), rollout=Rollout({}, {}, ""), write=writes)
             await carry_out(self.kube, self.store, plan, observed, ctx.uid)
 
-    def _come_back(self, key: Key, verdicts: Sequence[Verdict], failures: Sequence[Failure]) -> bool:
+    def _come_back(self, key: Key, verdicts: Sequence[Verdict], failures: Sequence[Failure], growing: bool) -> bool:
         if failures:
             first = failures[0]
             text = "%s/%s: %d children could not be written; the first: %s %s: %s"
@@ -160,7 +161,8 @@ class Controller:
             self.queue.failed(key)
             return False
         self.queue.done(key)
-        settled = {("Ready", "True"), ("Reconciling", "False")} <= {(v.type, v.status.value) for v in verdicts}
+        told = {(v.type, v.status.value) for v in verdicts}
+        settled = not growing and {("Ready", "True"), ("Reconciling", "False")} <= told
         pause = REFUSED_SECONDS if failures else self.resync_seconds if settled else PENDING_SECONDS
         self.queue.add_after(key, pause)
         return not failures

@@ -3,8 +3,8 @@
 | condition     | True                                    | False                           | absent or Unknown     |
 |---------------|-----------------------------------------|---------------------------------|-----------------------|
 | ModelReady    | an engine pod of this revision is ready | an engine said why it cannot    | Unknown: still loading|
-| PrefillReady, | at least as many ready pods as wanted   | fewer; the reason is the pods'  | Prefill: absent where |
-| DecodeReady,  |                                         |                                 | there is no such pool |
+| PrefillReady, | at least replicas.min pods are ready,   | fewer; the reason is the pods'  | Prefill: absent where |
+| DecodeReady,  | and one where any is wanted             |                                 | there is no such pool |
 | RouterReady   |                                         |                                 |                       |
 | KVTransfer-    | the last hand-over of every prefill pod | prefill gave no KV parameters,  | Unknown: no request   |
 | Ready         | that had one led to a first token       | or the fingerprints differ      | yet; absent: no P/D   |
@@ -50,6 +50,9 @@ class RoleView:
 
     role: str
     desired: int
+    needed: int
+    """How many of these the role must have to be called ready: a pool that is growing serves, and is what was asked
+    for, with its replicas.min."""
     ready: int
     """Of all revisions: what serves."""
     current: int
@@ -65,7 +68,7 @@ def report(
     roles = [_role_verdict(v) for v in views]
     model = _model_verdict(ctx, views)
     stalled = _stalled(views, failures)
-    settled = not plan.rollout.reason and all(v.current >= v.desired for v in views) and not failures
+    settled = not plan.rollout.reason and all(v.current >= v.needed for v in views) and not failures
     kv = [_kv_verdict(plan, observed, advice)] if ctx.disaggregated else []
     return [
         _ready([*roles, *kv], stalled),
@@ -89,18 +92,19 @@ def refused(reason: str, message: str) -> list[Verdict]:
 
 def role_views(ctx: Context, plan: Plan, observed: Observed) -> dict[str, RoleView]:
     """By role, the router last."""
-    engines = {e.role: _engine_view(plan, observed, e.role, e.revision) for e in plan.engines}
+    engines = {e.role: _engine_view(ctx, plan, observed, e.role, e.revision) for e in plan.engines}
     return {**engines, contract.ROUTER: _router_view(ctx, observed)}
 
 
-def _engine_view(plan: Plan, observed: Observed, role: str, revision: str) -> RoleView:
+def _engine_view(ctx: Context, plan: Plan, observed: Observed, role: str, revision: str) -> RoleView:
     pods = [p for p in observed.pods if p.role == role and not p.deleting]
     mine = [p for p in pods if p.revision == revision]
     workload = next((w for w in observed.workloads if w.role == role and w.revision == revision), None)
     desired = plan.rollout.current[role]
+    needed = min(desired, max(1, ctx.pools[role].replicas.min))
     trouble = trouble_of(mine) or _creation_trouble(workload)
     ready = sum(p.ready for p in pods)
-    return RoleView(role, desired, ready, _current(workload), sum(not p.ready for p in pods), trouble)
+    return RoleView(role, desired, needed, ready, _current(workload), sum(not p.ready for p in pods), trouble)
 
 
 def _router_view(ctx: Context, observed: Observed) -> RoleView:
@@ -108,8 +112,8 @@ def _router_view(ctx: Context, observed: Observed) -> RoleView:
     workload = next((w for w in observed.workloads if w.role == contract.ROUTER), None)
     trouble = trouble_of(pods) or _creation_trouble(workload)
     ready = sum(p.ready for p in pods)
-    desired = ctx.spec.router.replicas
-    return RoleView(contract.ROUTER, desired, ready, _current(workload), sum(not p.ready for p in pods), trouble)
+    desired, pending = ctx.spec.router.replicas, sum(not p.ready for p in pods)
+    return RoleView(contract.ROUTER, desired, desired, ready, _current(workload), pending, trouble)
 
 
 def _current(workload: Workload | None) -> int:
@@ -128,7 +132,7 @@ def _role_verdict(view: RoleView) -> Verdict:
     count = f"{view.ready} of {view.desired} replicas are ready"
     if view.desired == 0:
         return Verdict(title, ConditionStatus.FALSE, "ScaledToZero", "no replica is wanted")
-    if view.ready >= view.desired:
+    if view.ready >= view.needed:
         return Verdict(title, ConditionStatus.TRUE, "ReplicasReady", count)
     if view.trouble:
         return Verdict(title, ConditionStatus.FALSE, view.trouble.reason, view.trouble.message)
@@ -180,7 +184,7 @@ def _reconciling(ctx: Context, plan: Plan, settled: bool, stalled: Verdict, view
         return Verdict("Reconciling", ConditionStatus.FALSE, "Reconciled", "what runs is what the spec asks for")
     if stalled.status is ConditionStatus.TRUE:
         return Verdict("Reconciling", ConditionStatus.FALSE, stalled.reason, "stalled: see the condition Stalled")
-    waits = ", ".join(f"{v.role} {v.current} of {v.desired}" for v in views if v.current < v.desired)
+    waits = ", ".join(f"{v.role} {v.current} of {v.needed}" for v in views if v.current < v.needed)
     text = plan.rollout.reason or f"waiting for replicas of the newest spec: {waits}"
     trouble = next((v.trouble for v in views if v.trouble), None)
     if trouble:

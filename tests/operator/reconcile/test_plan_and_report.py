@@ -18,6 +18,7 @@ from phasewise_operator.reconcile.report import Verdict
 from phasewise_operator.reconcile.status import conditions, news, status_of
 from phasewise_operator.render.context import Context
 from phasewise_operator.scaling.state import Advice
+from phasewise_operator.scaling.state import Verdict as Size
 from phasewise_runtime import contract
 
 MakeContext = Callable[..., Context]
@@ -194,6 +195,16 @@ def test_kv_transfer_is_ready_on_evidence_alone(
     told = by_type(report.report(ctx, plan, observed(plan, ready=2), [], advice))
     assert told["KVTransferReady"] == (status, reason)
     assert told["Ready"][0] == ready
+
+
+def test_a_pool_that_grows_stays_ready(make_context: MakeContext) -> None:
+    ctx = make_context(prefill={"replicas": {"min": 1, "max": 4}}, router={"replicas": 1})
+    grown = Advice({"prefill": Size(3, "PrefillLoad", "more"), "decode": Size(1, "WithinTargets", "well")})
+    plan = make_plan(ctx, Observed(), grown)
+    told = report.report(ctx, plan, observed(plan, ready=1), [], grown)
+    assert by_type(told)["Ready"][0] == "True"
+    assert by_type(told)["Reconciling"][0] == "False"
+    assert next(v.message for v in told if v.type == "PrefillReady") == "1 of 3 replicas are ready"
 
 
 def test_pools_that_cannot_read_each_others_kv_are_said(make_context: MakeContext) -> None:
