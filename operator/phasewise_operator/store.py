@@ -22,13 +22,14 @@ class Store:
     def __init__(self) -> None:
         self._services: dict[Key, Manifest] = {}
         self._children: defaultdict[Key, dict[tuple[str, str], Manifest]] = defaultdict(dict)
-        self._gone: OrderedDict[str, None] = OrderedDict()
-        """Uids lately deleted: an older list must not bring them back."""
+        self._gone: OrderedDict[str, int] = OrderedDict()
+        """Uids that lately went, with the version: an older list must not bring them back. A newer one may: what loses
+        its label and gets it back went as well."""
 
     def put(self, kind: Kind, manifest: Manifest) -> Key | None:
         """Keep the newer of what is known and what came; returns the key of the service concerned."""
         key = service_key(kind, manifest)
-        if key is None or manifest["metadata"].get("uid") in self._gone:
+        if key is None or _number(manifest) <= self._gone.get(str(manifest["metadata"].get("uid")), -1):
             return None
         slim = trim(kind, manifest)
         if kind is INFERENCE_SERVICE:
@@ -44,7 +45,7 @@ class Store:
         if key is None:
             return None
         uid = manifest["metadata"].get("uid")
-        self._gone[str(uid)] = None
+        self._gone[str(uid)] = max(_number(manifest), self._gone.get(str(uid), 0))
         if len(self._gone) > REMEMBERED:
             self._gone.popitem(last=False)
         if kind is INFERENCE_SERVICE:

@@ -120,3 +120,46 @@ def test_never_over_the_budget(budget: int, gpus: int, old: int, replicas: int) 
     now = [Running(role, "old", "kv1", old, old, old, gpus, served=True) for role in ("prefill", "decode")]
     rollout = plan_rollout(wanted(replicas=replicas, gpus=gpus), now, budget)
     assert (sum(rollout.current.values()) + 2 * old) * gpus <= budget
+
+
+def gpu(role: str, revision: str, replicas: int, ready: int, pods: int | None = None) -> Running:
+    """One GPU a pod, a fingerprint for each revision."""
+    count = replicas if pods is None else pods
+    return Running(role, revision, f"kv-{revision}", replicas, ready, count, 1, served=ready > 0)
+
+
+@pytest.mark.parametrize(
+    ("budget", "asked", "given"),
+    [(10, 5, 4), (8, 5, 2), (None, 5, 5)],
+    ids=["as far as it fits", "not at all", "without a budget"],
+)
+def test_a_pool_that_grows_in_mid_rollout_does_not_turn_it_round(budget: int | None, asked: int, given: int) -> None:
+    """The old serves until the new can: the new pods may not even have been made yet."""
+    now = [
+        *(gpu(role, "old", 2, 2) for role in ("prefill", "decode")),
+        *(gpu(role, "new", 2, 0, pods=0) for role in ("prefill", "decode")),
+    ]
+    want = [Wanted("prefill", "new", "kv-new", 2, 1), Wanted("decode", "new", "kv-new", asked, 1)]
+    rollout = plan_rollout(want, now, budget)
+    assert rollout.current == {"prefill": 2, "decode": given}
+    assert rollout.old == {("prefill", "old"): 2, ("decode", "old"): 2}
+
+
+def test_a_new_revision_smaller_than_the_old_that_cannot_grow_beside_it_lets_the_old_go() -> None:
+    """It could never take the old one's traffic while that holds the room."""
+    now = [
+        *(gpu(role, "old", 2, 2) for role in ("prefill", "decode")),
+        *(gpu(role, "new", 1, 1) for role in ("prefill", "decode")),
+    ]
+    rollout = plan_rollout([Wanted(role, "new", "kv-new", 2, 1) for role in ("prefill", "decode")], now, 7)
+    assert rollout.old == {}
+
+
+def test_what_is_wanted_beyond_the_old_does_not_hold_up_the_end() -> None:
+    """The fifth may find no node for as long as the old ones hold theirs."""
+    now = [
+        *(gpu(role, "old", 4, 4) for role in ("prefill", "decode")),
+        *(gpu(role, "new", 5, 4) for role in ("prefill", "decode")),
+    ]
+    rollout = plan_rollout([Wanted(role, "new", "kv-new", 5, 1) for role in ("prefill", "decode")], now, None)
+    assert rollout.old == {}

@@ -26,6 +26,14 @@ def service(version: int, uid: str = "s") -> Manifest:
     return {"metadata": {"name": "chat", "namespace": "default", "uid": uid, "resourceVersion": str(version)}}
 
 
+def test_what_lost_its_label_is_known_again_when_it_has_it_back() -> None:
+    store = Store()
+    store.put(DEPLOYMENT, child("d", 3))
+    store.drop(DEPLOYMENT, child("d", 4))
+    assert store.put(DEPLOYMENT, child("d", 3)) is None, "an older list"
+    assert store.put(DEPLOYMENT, child("d", 5)) == KEY
+
+
 def test_an_older_event_does_not_overwrite_a_newer_answer() -> None:
     store = Store()
     store.put(DEPLOYMENT, child("d", 7, spec={"replicas": 2}))

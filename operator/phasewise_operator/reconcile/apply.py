@@ -61,14 +61,22 @@ async def _write(kube: Kube, store: Store, intent: Manifest, observed: Observed,
 async def _create(kube: Kube, store: Store, intent: Manifest, uid: str) -> Failure | None:
     kind, meta = kind_of(intent), intent["metadata"]
     try:
+        live = await kube.get(kind, meta["namespace"], meta["name"])
         taken = await _taken_by(kube, intent, uid)
         if taken:
             return Failure(kind.name, meta["name"], "NameConflict", taken, refused=False)
-        store.put(kind, await kube.create(kind, meta["namespace"], intent))
+        if live is None:
+            store.put(kind, await kube.create(kind, meta["namespace"], intent))
+        else:  # ours, but for its label or its owner: it keeps the size that somebody gave it
+            store.put(kind, await kube.apply({**intent, "spec": _without(intent["spec"], "replicas")}))
     except KubeError as error:
         return Failure(kind.name, meta["name"], "CreateFailed", str(error), error.invalid)
     log.info("created %s %s/%s", kind.name, meta["namespace"], meta["name"])
     return None
+
+
+def _without(spec: Manifest, name: str) -> Manifest:
+    return {key: value for key, value in spec.items() if key != name}
 
 
 async def _advise(kube: Kube, pod: Manifest) -> None:

@@ -52,8 +52,8 @@ EVENT_SECONDS = 600.0
 
 
 class Adviser(Protocol):
-    def advice(self, key: Key) -> Advice:
-        """What the scaling loop last made of a service."""
+    def advice(self, key: Key, uid: str) -> Advice:
+        """What the scaling loop last made of the service with that uid."""
         ...
 
 
@@ -113,7 +113,7 @@ class Controller:
         except ValidationError as error:
             return await self._refuse(key, live, _readable(error))
         observed = await observe(self.store, self.kube, key, ctx.uid)
-        advice = self.adviser.advice(key)
+        advice = self.adviser.advice(key, ctx.uid)
         try:
             plan = make_plan(ctx, observed, advice)
         except RenderError as error:
@@ -231,7 +231,7 @@ class Controller:
 def _context(live: Manifest, images: Images) -> Context:
     meta = live["metadata"]
     spec = InferenceServiceSpec.model_validate(live.get("spec", {}))
-    return Context(meta["namespace"], meta["name"], meta["uid"], spec, images)
+    return Context(meta["namespace"], meta["name"], meta["uid"], spec, images, meta["generation"])
 
 
 def _readable(error: ValidationError) -> str:

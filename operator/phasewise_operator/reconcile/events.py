@@ -7,7 +7,7 @@ from phasewise_operator.kinds import EVENT, Manifest
 from phasewise_operator.reconcile.report import Verdict
 from phasewise_runtime import contract
 
-_HARMLESS = ("ReplicasStarting", "Unschedulable")
+_HARMLESS = ("ReplicasStarting", "Unschedulable", "NoRouter")
 """Reasons for not being ready that pass by themselves."""
 
 
@@ -34,7 +34,7 @@ def _event(live: Manifest, action: str, reason: str, note: str, normal: bool, no
         "type": "Normal" if normal else "Warning",
         "reason": reason,
         "action": action,
-        "note": note[:1000],
+        "note": note.encode()[:1000].decode(errors="ignore"),
         "reportingController": f"{contract.API_GROUP}/operator",
         "reportingInstance": contract.FIELD_MANAGER,
         "regarding": {

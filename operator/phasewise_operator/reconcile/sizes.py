@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from phasewise_operator.api.spec import ScalingMode
 from phasewise_operator.kinds import POOL_SCALER
@@ -10,20 +11,25 @@ from phasewise_operator.observed import Observed
 from phasewise_operator.render.context import Context
 from phasewise_operator.render.scaler import scaler_name
 from phasewise_operator.scaling.outside import follow
-from phasewise_operator.scaling.pools import clamp, pools_of, wanted_now
-from phasewise_operator.scaling.state import Advice, Verdict
+from phasewise_operator.scaling.policy.budget import Grant, Proposal, grant
+from phasewise_operator.scaling.policy.trust import NO_SIGNAL
+from phasewise_operator.scaling.pools import pools_of, wanted_now
+from phasewise_operator.scaling.state import NO_ADVICE, Advice, Pool, Verdict
 
 
 def pool_sizes(ctx: Context, observed: Observed, advice: Advice) -> Mapping[str, Verdict]:
     """Verdict by role; never a default where something runs: that would reset a pool when the operator starts."""
-    mode = ctx.spec.scaling.mode
+    mode, budget = ctx.spec.scaling.mode, ctx.spec.scaling.gpu_budget
+    if ctx.spec.paused:
+        return {role: _stays(ctx, observed, role, "Paused", "spec.paused is true: as it is") for role in ctx.pools}
     if mode is ScalingMode.MANUAL:
         text = "scaling.mode is Manual: replicas.min"
         return {role: Verdict(pool.replicas.min, "Manual", text) for role, pool in ctx.pools.items()}
+    pools = pools_of(ctx, observed)
     if mode is ScalingMode.EXTERNAL:
-        asked = {role: _asked(ctx, observed, role) for role in ctx.pools}
-        return follow(pools_of(ctx, observed), asked, ctx.spec.scaling.gpu_budget)
-    return {role: _auto(ctx, observed, advice, role) for role in ctx.pools}
+        return follow(pools, {role: _asked(ctx, observed, role) for role in ctx.pools}, budget)
+    verdicts = (advice if advice.generation == ctx.generation else NO_ADVICE).verdicts
+    return _auto(pools, {p.role: verdicts.get(p.role) or _unmeasured(ctx, observed, p.role) for p in pools}, budget)
 
 
 def _asked(ctx: Context, observed: Observed, role: str) -> int | None:
@@ -32,16 +38,24 @@ def _asked(ctx: Context, observed: Observed, role: str) -> int | None:
     return live["spec"].get("replicas") if live else None
 
 
-def _auto(ctx: Context, observed: Observed, advice: Advice, role: str) -> Verdict:
-    bounds = ctx.pools[role].replicas
+def _stays(ctx: Context, observed: Observed, role: str, reason: str, message: str) -> Verdict:
     now = wanted_now(observed, role)
-    stays = clamp(bounds.min if now is None else now, bounds)
-    if ctx.spec.paused:
-        return Verdict(stays, "Paused", "spec.paused is true: as it is", known=False)
-    verdict = advice.verdicts.get(role)
-    if verdict is None:
-        return Verdict(stays, "NoSignal", "nothing has been measured yet: as it is", known=False)
-    size = clamp(verdict.wanted, bounds)
-    if size == verdict.wanted:
+    return Verdict(ctx.pools[role].replicas.min if now is None else now, reason, message, known=False)
+
+
+def _unmeasured(ctx: Context, observed: Observed, role: str) -> Verdict:
+    return _stays(ctx, observed, role, NO_SIGNAL, "nothing has been measured yet: as it is")
+
+
+def _auto(pools: Sequence[Pool], verdicts: Mapping[str, Verdict], budget: int | None) -> Mapping[str, Verdict]:
+    """The loop's sizes within the bounds and the budget as they are now: both may have changed since it decided."""
+    grants = grant([Proposal(p, verdicts[p.role].wanted) for p in pools], budget)
+    return {role: _within(verdict, grants[role]) for role, verdict in verdicts.items()}
+
+
+def _within(verdict: Verdict, granted: Grant) -> Verdict:
+    limit = granted.kind or verdict.limit
+    if (granted.size, limit) == (verdict.wanted, verdict.limit):
         return verdict
-    return Verdict(size, "Bounds", f"replicas.min or max was changed to {bounds.min} to {bounds.max or bounds.min}")
+    message = f"{verdict.message}; {granted.size} because {granted.limit or 'replicas.min was raised'}"
+    return replace(verdict, wanted=granted.size, limit=limit, message=message)

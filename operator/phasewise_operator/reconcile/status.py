@@ -28,6 +28,7 @@ from phasewise_operator.reconcile.report import Verdict, role_views
 from phasewise_operator.render.context import Context
 from phasewise_operator.render.router import service_url
 from phasewise_operator.render.scaler import scaler_name, scaler_status
+from phasewise_operator.scaling.policy.trust import NO_SIGNAL
 from phasewise_operator.scaling.state import Advice, Latency
 from phasewise_runtime import contract
 
@@ -37,7 +38,8 @@ FIGURES_SECONDS: Final = 30
 MOVE: Final = 0.1
 """A figure that moved by less than this share is the same."""
 LIVE_CONDITIONS: Final = ("ScalingActive", "ScalingLimited")
-"""Conditions whose messages carry measured figures."""
+"""Conditions that follow the load: their messages carry figures, and a bound comes into the way and goes again."""
+RESUMED: Final = ("Resumed", "decided and carried out just before the operator was started anew")
 
 
 def status_of(
@@ -87,26 +89,37 @@ def status_of(
 
 def conditions(verdicts: Sequence[Verdict], generation: int, before: Manifest, now: str) -> list[Condition]:
     known = {c["type"]: c for c in before.get("conditions", [])}
+    kept = [name for name in LIVE_CONDITIONS if name in known] if _is_too_early(verdicts) else []
     return [
-        Condition(
-            type=v.type,
-            status=v.status,
-            reason=v.reason,
-            message=v.message,
-            observed_generation=generation,
-            last_transition_time=known[v.type]["lastTransitionTime"]
-            if known.get(v.type, {}).get("status") == v.status.value
-            else now,
-        )
+        Condition.model_validate(known[v.type]) if v.type in kept else _condition(v, known.get(v.type), generation, now)
         for v in verdicts
     ]
+
+
+def _condition(verdict: Verdict, before: Manifest | None, generation: int, now: str) -> Condition:
+    same = before is not None and before["status"] == verdict.status.value
+    return Condition(
+        type=verdict.type,
+        status=verdict.status,
+        reason=verdict.reason,
+        message=verdict.message,
+        observed_generation=generation,
+        last_transition_time=before["lastTransitionTime"] if before and same else now,
+    )
 
 
 def news(verdicts: Sequence[Verdict], before: Manifest) -> list[Verdict]:
     """Verdicts worth an Event: Ready, Stalled or what scaling can do changed, or the reason for it."""
     known = {c["type"]: (c["status"], c["reason"]) for c in before.get("conditions", [])}
     told = [v for v in verdicts if v.type in ("Ready", "Stalled", *LIVE_CONDITIONS)]
+    if _is_too_early(verdicts):
+        told = [v for v in told if v.type not in LIVE_CONDITIONS]
     return [v for v in told if known.get(v.type) != (v.status.value, v.reason) and _is_told(v, v.type in known)]
+
+
+def _is_too_early(verdicts: Sequence[Verdict]) -> bool:
+    """The loop has just begun to look: what was said of scaling before holds until it knows, in a few seconds."""
+    return any(v.type == "ScalingActive" and v.reason == NO_SIGNAL for v in verdicts)
 
 
 def _is_told(verdict: Verdict, known: bool) -> bool:
@@ -140,12 +153,18 @@ def decisions(plan: Plan, before: Manifest, now: str) -> list[ScalingDecision]:
     for role, size in plan.sizes.items():
         last = next((d.to for d in known if d.role == role), before.get(role, {}).get("desired"))
         if last is not None and last != size.wanted:
+            reason, message = (size.reason, size.message) if size.known else RESUMED
             fresh.append(
-                ScalingDecision(
-                    time=now, role=role, before=last, to=size.wanted, reason=size.reason, message=size.message[:1024]
-                )
+                ScalingDecision(time=now, role=role, before=last, to=size.wanted, reason=reason, message=message[:1024])
             )
-    return [*fresh, *known][:DECISIONS]
+    return _last([*fresh, *known])
+
+
+def _last(told: Sequence[ScalingDecision]) -> list[ScalingDecision]:
+    """So many, and each pool's last one among them: by it the next change is told from no change."""
+    latest = [next((d for d in told if d.role == role), None) for role in contract.ENGINE_ROLES]
+    room = DECISIONS - sum(d is not None and d not in told[:DECISIONS] for d in latest)
+    return [d for n, d in enumerate(told) if n < room or d in latest]
 
 
 def fresh_decisions(before: Manifest, after: Manifest) -> list[ScalingDecision]:
@@ -184,13 +203,18 @@ def is_news(before: Manifest, after: Manifest, since: float) -> bool:
 
 def _without_figures(status: Manifest) -> Manifest:
     slo = {name: measure["target"] for name, measure in status.get("slo", {}).items()}
-    told = [{**c, "message": ""} if c["type"] in LIVE_CONDITIONS else c for c in status.get("conditions", [])]
+    told = [_without_load(c) for c in status.get("conditions", []) if c["type"] != "ScalingLimited"]
     pools = {role: {**status[role], "reason": ""} for role in contract.ENGINE_ROLES if role in status}
     return {**status, **pools, "slo": slo, "conditions": told}
 
 
+def _without_load(condition: Manifest) -> Manifest:
+    return {**condition, "message": ""} if condition["type"] in LIVE_CONDITIONS else condition
+
+
 def _said(status: Manifest) -> list[str]:
-    messages = [c["message"] for c in status.get("conditions", []) if c["type"] in LIVE_CONDITIONS]
+    told = [c for c in status.get("conditions", []) if c["type"] in LIVE_CONDITIONS]
+    messages = [f"{c['status']} {c['reason']}: {c['message']}" for c in told]
     return [*messages, *(status.get(role, {}).get("reason", "") for role in contract.ENGINE_ROLES)]
 
 

@@ -27,6 +27,8 @@ class Context:
     uid: str
     spec: InferenceServiceSpec
     images: Images
+    generation: int = 0
+    """metadata.generation that the spec is of."""
     router_account: str | None = None
     """Uid of the router's ServiceAccount where it was made anew after the routers: the tokens they hold are void."""
 

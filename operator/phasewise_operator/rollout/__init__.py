@@ -10,7 +10,7 @@ The answer follows from what is observed alone, so a change of mind half-way is 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,11 @@ def plan_rollout(wanted: Sequence[Wanted], running: Sequence[Running], gpu_budge
     if not old:
         return Rollout({w.role: w.replicas for w in wanted}, {}, "")
     if gpu_budget is not None and _gpus(wanted, old) > gpu_budget:
-        return _release_first(wanted, now, old, gpu_budget)
-    whole = all(_ready(now, w) >= w.replicas for w in wanted)
+        beside = _as_large_as_fits(wanted, now, old, gpu_budget)
+        if beside is None:
+            return _release_first(wanted, now, old, gpu_budget)
+        wanted = beside
+    whole = all(_ready(now, w) >= min(w.replicas, _carried(old, w.role)) for w in wanted)
     kept: dict[tuple[str, str], int] = {}
     for want in wanted:
         for was in (r for r in old if r.role == want.role):
@@ -68,6 +71,30 @@ def plan_rollout(wanted: Sequence[Wanted], running: Sequence[Running], gpu_budge
                 kept[was.role, was.revision] = replicas
     reason = "" if whole else "the new revision comes up beside the old, which goes on serving until it is ready"
     return Rollout({w.role: w.replicas for w in wanted}, kept, reason)
+
+
+def _carried(old: Sequence[Running], role: str) -> int:
+    """Replicas that can take all the traffic that the old revisions took: what is wanted beyond comes without them."""
+    return max(1, sum(r.ready for r in old if r.role == role))
+
+
+def _as_large_as_fits(
+    wanted: Sequence[Wanted], now: Mapping[tuple[str, str], Running], old: Sequence[Running], budget: int
+) -> list[Wanted] | None:
+    """A pool that grows in mid-rollout must not turn it into one where the old goes first: it grows as far as there is
+    room. None: the new revision is not yet as large as the old, or does not fit beside it even as it is."""
+    found = [now.get((w.role, w.revision)) for w in wanted]
+    has = [min(w.replicas, f.replicas) if f else 0 for w, f in zip(wanted, found, strict=True)]
+    free = budget - sum(max(r.pods, r.replicas) * r.gpus for r in old)
+    free -= sum(n * w.gpus for n, w in zip(has, wanted, strict=True))
+    if free < 0 or any(n < sum(r.replicas for r in old if r.role == w.role) for n, w in zip(has, wanted, strict=True)):
+        return None
+    fitted: list[Wanted] = []
+    for want, there in zip(wanted, has, strict=True):
+        more = want.replicas - there if want.gpus == 0 else min(want.replicas - there, free // want.gpus)
+        free -= more * want.gpus
+        fitted.append(replace(want, replicas=there + more))
+    return fitted
 
 
 def _ready(now: Mapping[tuple[str, str], Running], want: Wanted) -> int:

@@ -10,12 +10,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pydantic import ValidationError
 
 from phasewise_operator.api.spec import InferenceServiceSpec, ScalingMode
+from phasewise_operator.kinds import Manifest
 from phasewise_operator.observed import Observed, PodView
 from phasewise_operator.queue import WorkQueue
 from phasewise_operator.render.context import Context, Images
@@ -33,8 +34,12 @@ log = logging.getLogger(__name__)
 
 ROUND_SECONDS: Final = 2.0
 """Between the beginnings of two rounds where there is traffic, or where a pool may have to shrink."""
-IDLE_SECONDS: Final = 30.0
-"""The longest wait for a request on an idle service."""
+IDLE_SECONDS: Final = 60.0
+"""The longest single wait for a request on an idle service."""
+REST_SECONDS: Final = 300.0
+"""How long nothing but a request, or another spec, makes an idle service be looked at."""
+LEAST_SECONDS: Final = 0.5
+"""Between two rounds in any case."""
 BLIND_SECONDS: Final = 3.0
 """Between rounds where there is no router to wait on."""
 FIGURES_SECONDS: Final = 30.0
@@ -58,10 +63,10 @@ class Loop:
         self._rooms = rooms
         self._followers: dict[Key, tuple[_Follower, asyncio.Task[None]]] = {}
 
-    def advice(self, key: Key) -> Advice:
-        """What was last made of a service."""
+    def advice(self, key: Key, uid: str) -> Advice:
+        """What was last made of a service; nothing of one that is another of the same name."""
         found = self._followers.get(key)
-        return found[0].advice if found else NO_ADVICE
+        return found[0].advice if found and found[0].uid == uid else NO_ADVICE
 
     async def run(self) -> None:
         """Follow every service that there is, until cancelled."""
@@ -77,14 +82,15 @@ class Loop:
     def _match(self) -> None:
         """A service that was deleted and made again is another one."""
         metas = [live["metadata"] for live in self._rooms.store.services()]
-        there: dict[Key, str] = {(meta["namespace"], meta["name"]): meta["uid"] for meta in metas}
+        there: dict[Key, Manifest] = {(meta["namespace"], meta["name"]): meta for meta in metas}
         for key, (follower, _) in list(self._followers.items()):
-            if there.get(key) != follower.uid:
+            if key not in there or there[key]["uid"] != follower.uid:
                 self._drop(key)
-        for key, uid in there.items():
+        for key, meta in there.items():
             if key not in self._followers:
-                follower = _Follower(self._rooms, key, uid)
+                follower = _Follower(self._rooms, key, meta["uid"])
                 self._followers[key] = follower, asyncio.create_task(follower.follow(), name=f"scaling {key}")
+            self._followers[key][0].wake(meta["generation"])
 
     def _drop(self, key: Key) -> asyncio.Task[None]:
         _, task = self._followers.pop(key)
@@ -104,7 +110,16 @@ class _Follower:
         self._history = History()
         self._memory = Memory()
         self._told = 0.0
+        self._roles: frozenset[str] = frozenset()
         self._routers: list[Target] = []
+        self._generation = 0
+        self._changed = asyncio.Event()
+
+    def wake(self, generation: int) -> None:
+        """Another spec is looked at without waiting for a request."""
+        if generation != self._generation:
+            self._generation = generation
+            self._changed.set()
 
     async def follow(self) -> None:
         while True:
@@ -112,16 +127,18 @@ class _Follower:
             try:
                 idle = await self._round()
             except Exception:
-                # A defect in one service's round must not end the rounds of the others.
+                # A defect in one service's round must not end the rounds of the others, nor what it said last stand.
                 log.exception("%s/%s: a scaling round failed", *self._key)
+                self.advice = NO_ADVICE
                 idle = False
             if idle:
                 await self._until_stirred()
-            else:
-                await asyncio.sleep(max(0.1, began + ROUND_SECONDS - time.monotonic()))
+            pause = LEAST_SECONDS if idle else ROUND_SECONDS
+            await asyncio.sleep(max(LEAST_SECONDS, began + pause - time.monotonic()))
 
     async def _round(self) -> bool:
         """Returns whether there is nothing to look at until a request arrives."""
+        self._changed.clear()
         ctx = self._context()
         if ctx is None:
             self._routers = []
@@ -136,11 +153,18 @@ class _Follower:
             pools = pools_of(ctx, observed)
             before, self.advice = self.advice, self._advise(ctx, pools, seen)
         self._count(pools, before, self.advice)
-        self._rooms.metrics.show(*self._key, pools, seen, self.advice.verdicts)
-        self._tell(pools, before, seen)
-        auto = ctx.spec.scaling.mode is ScalingMode.AUTO
+        self._show(pools, seen)
+        self._tell(before, seen)
         known = seen.routers.read == seen.routers.of and seen.load_window > 0
-        return seen.quiet and known and all(_at_rest(p, auto) for p in pools)
+        known = known and all(v.known for v in self.advice.verdicts.values())
+        return seen.quiet and known and all(_at_rest(p, _decides(ctx)) for p in pools)
+
+    def _show(self, pools: Sequence[Pool], seen: Signals) -> None:
+        roles = frozenset(p.role for p in pools)
+        if not self._roles <= roles:
+            self._rooms.metrics.forget(*self._key)
+        self._roles = roles
+        self._rooms.metrics.show(*self._key, pools, seen, self.advice.verdicts)
 
     async def _read(self, targets: Sequence[Target]) -> None:
         answers = await self._rooms.scraper.scrape(targets)
@@ -155,14 +179,17 @@ class _Follower:
         kv = kv_handovers(self._history)
         verdicts: dict[str, Verdict] = {}
         scaling = ctx.spec.scaling
-        if scaling.mode is ScalingMode.AUTO and not ctx.spec.paused:
+        if not _decides(ctx):
+            # What others decide meanwhile is not what this loop asked for.
+            self._memory = replace(self._memory, pools={})
+        else:
             stabilization = scaling.scale_down_stabilization.seconds
             decision = decide(
                 time.monotonic(), targets_of(ctx), pools, seen, scaling.gpu_budget, stabilization, self._memory
             )
             self._memory = decision.memory
             verdicts = dict(decision.verdicts)
-        return Advice(verdicts, seen, kv.good, kv.failed)
+        return Advice(verdicts, seen, ctx.generation, kv.good, kv.failed)
 
     def _count(self, pools: Sequence[Pool], before: Advice, after: Advice) -> None:
         for pool in pools:
@@ -174,12 +201,11 @@ class _Follower:
             labels = (*self._key, pool.role, direction, verdict.reason)
             self._rooms.metrics.decisions.labels(*labels).inc()
 
-    def _tell(self, pools: Sequence[Pool], before: Advice, seen: Signals) -> None:
-        """Wake the reconciler: at once for what is new, now and then for figures."""
-        after, now = self.advice, time.monotonic()
-        resized = any(v.wanted != p.wanted for p in pools if (v := after.verdicts.get(p.role)))
+    def _tell(self, before: Advice, seen: Signals) -> None:
+        """Wake the reconciler: at once for what is new, now and then for figures. What fails is tried again there."""
+        now = time.monotonic()
         figures = not seen.quiet and now - self._told >= FIGURES_SECONDS
-        if resized or figures or _gist(before) != _gist(after):
+        if figures or _gist(before) != _gist(self.advice):
             self._told = now
             self._rooms.queue.add(self._key)
 
@@ -191,17 +217,16 @@ class _Follower:
             spec = InferenceServiceSpec.model_validate(live.get("spec", {}))
         except ValidationError:
             return None  # the reconciler says so
-        return Context(*self._key, self.uid, spec, self._rooms.images)
+        return Context(*self._key, self.uid, spec, self._rooms.images, live["metadata"]["generation"])
 
     # --- without traffic -------------------------------------------------------------------------------------
     async def _until_stirred(self) -> None:
-        """Until a router has read another request, or it is time to look again."""
-        if not self._routers:
-            await asyncio.sleep(BLIND_SECONDS)
-            return
+        """Until a router has read another request, the spec is another, or it is time to look again."""
+        seconds = REST_SECONDS if self._routers else BLIND_SECONDS
         waits = [asyncio.create_task(self._stirred(router)) for router in self._routers]
+        waits.append(asyncio.create_task(self._spec_changed()))
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
@@ -210,8 +235,16 @@ class _Follower:
     async def _stirred(self, router: Target) -> None:
         newest = self._history.newest.get(router.uid)
         since = int(sum(newest.read.page.counters.get(contract.METRIC_ARRIVALS, {}).values())) if newest else 0
-        if await self._rooms.scraper.wait_activity(router.address, since, IDLE_SECONDS) is None:
+        answer: int | None = since
+        while answer == since:
+            began = time.monotonic()
+            answer = await self._rooms.scraper.wait_activity(router.address, since, IDLE_SECONDS)
+            await asyncio.sleep(max(0.0, began + LEAST_SECONDS - time.monotonic()) if answer == since else 0)
+        if answer is None:
             await asyncio.sleep(BLIND_SECONDS)
+
+    async def _spec_changed(self) -> None:
+        await self._changed.wait()
 
 
 def _targets(observed: Observed) -> tuple[list[Target], list[Target]]:
@@ -224,6 +257,11 @@ def _targets(observed: Observed) -> tuple[list[Target], list[Target]]:
 
 def _target(pod: PodView) -> Target:
     return Target(pod.role, pod.name, pod.uid, pod.address)
+
+
+def _decides(ctx: Context) -> bool:
+    """The sizes are this loop's to decide."""
+    return ctx.spec.scaling.mode is ScalingMode.AUTO and not ctx.spec.paused
 
 
 def _at_rest(pool: Pool, auto: bool) -> bool:

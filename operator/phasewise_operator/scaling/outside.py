@@ -13,7 +13,8 @@ def follow(pools: Sequence[Pool], asked: Mapping[str, int | None], budget: int |
     if budget is None:
         return wishes
     base = {p.role: min(p.wanted, wishes[p.role].wanted) for p in pools}
-    free = budget - sum(base[p.role] * p.gpus + p.gpus_beside for p in pools)
+    # A replica that goes frees its GPUs when its pod has ended, not before.
+    free = budget - sum(p.wanted * p.gpus + p.gpus_beside for p in pools)
     granted: dict[str, Verdict] = {}
     for pool in pools:
         wish = wishes[pool.role]

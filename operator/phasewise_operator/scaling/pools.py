@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from phasewise_operator.api.spec import Replicas
-from phasewise_operator.observed import Observed
+from phasewise_operator.observed import Observed, PodView, Workload
 from phasewise_operator.render.context import Context, gpus_per_replica
 from phasewise_operator.scaling.state import Pool, Targets
 
@@ -18,20 +21,22 @@ def highest(replicas: Replicas) -> int:
     return replicas.min if replicas.max is None else replicas.max
 
 
-def clamp(wanted: int, replicas: Replicas) -> int:
-    return max(replicas.min, min(wanted, highest(replicas)))
-
-
 def wanted_now(observed: Observed, role: str) -> int | None:
     """Size that the pool was last given; None: it has no Deployment yet.
 
     Read from the annotation: replicas are fewer while a rollout is under way, and may have been edited by hand.
     """
     workloads = [w for w in observed.workloads if w.role == role]
-    told = [w.wanted for w in workloads if w.wanted is not None]
-    if told:
-        return told[-1]
+    current = _current(observed, role)
+    if current is not None:
+        return current.wanted
     return max((w.replicas for w in workloads), default=None)
+
+
+def _current(observed: Observed, role: str) -> Workload | None:
+    """The revision that tells the size of the pool."""
+    told = [w for w in observed.workloads if w.role == role and w.wanted is not None]
+    return told[-1] if told else None
 
 
 def pools_of(ctx: Context, observed: Observed) -> list[Pool]:
@@ -54,6 +59,19 @@ def _pool(ctx: Context, observed: Observed, role: str) -> Pool:
         ready=sum(p.ready for p in staying),
         unschedulable=sum(bool(p.unschedulable) for p in staying),
         gpus=gpus,
-        # Whatever is beyond the wanted size is on its way out, or of a revision that is.
-        gpus_beside=max(0, len(pods) - wanted) * gpus,
+        gpus_beside=_gpus_beside(observed, role, pods, wanted),
     )
+
+
+def _gpus_beside(observed: Observed, role: str, pods: Sequence[PodView], wanted: int) -> int:
+    """GPUs of pods of the current revision beyond the wanted size, which are going, and of every other revision."""
+    current = _current(observed, role)
+    mine = current.revision if current else None
+    count = Counter(p.revision for p in pods)
+    each = {p.revision: p.gpus for p in pods}
+    for workload in (w for w in observed.workloads if w.role == role):
+        count[workload.revision] = max(count[workload.revision], workload.replicas)
+        each[workload.revision] = workload.gpus
+    if mine is not None:
+        count[mine] = max(0, sum(p.revision == mine for p in pods) - wanted)
+    return sum(number * each.get(revision, 0) for revision, number in count.items())

@@ -204,6 +204,8 @@ class Advice:
     verdicts: Mapping[str, Verdict] = field(default_factory=dict[str, Verdict])
     """By role; empty until there was a first round."""
     signals: Signals | None = None
+    generation: int = 0
+    """metadata.generation that the verdicts are for: those for another spec are not acted on."""
     kv_good: frozenset[str] = frozenset()
     """Prefill pods whose last KV hand-over led to a first token, as the routers saw it."""
     kv_failed: frozenset[str] = frozenset()

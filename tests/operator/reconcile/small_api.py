@@ -77,7 +77,7 @@ class Loop:
     def __init__(self) -> None:
         self.says = NO_ADVICE
 
-    def advice(self, key: Key) -> Advice:
+    def advice(self, key: Key, uid: str) -> Advice:
         return self.says
 
 

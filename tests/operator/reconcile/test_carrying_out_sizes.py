@@ -10,6 +10,7 @@ from tests.operator.reconcile.small_api import KEY, Api, Apply, Loop, condition,
 from phasewise_operator.kinds import POOL_SCALER
 from phasewise_operator.reconcile.controller import Controller
 from phasewise_operator.scaling.state import Advice, Verdict
+from phasewise_runtime import contract
 
 
 async def test_scalers_are_made_whole_for_an_autoscaler_and_their_status_tells_what_there_is(
@@ -40,10 +41,30 @@ async def test_a_scaler_of_somebody_else_is_left_alone(api: Api, controller: Con
     assert condition(api, "Stalled") == ("True", "NameConflict")
 
 
+async def test_a_scaler_that_lost_its_label_is_ours_again_with_the_size_it_had(
+    api: Api, controller: Controller, user_applies: Apply
+) -> None:
+    user_applies(scaling={"mode": "External"}, decode={"replicas": {"min": 1, "max": 5}})
+    await one_pass(controller)
+    controller.queue.add(KEY)
+    await one_pass(controller)
+    live = api.objects["PoolScaler", "chat-decode"]
+    live["spec"]["replicas"] = 4
+    live["metadata"]["resourceVersion"] = "1000"
+    lost = copy.deepcopy(live)
+    controller.store.drop(POOL_SCALER, lost)
+    del live["metadata"]["labels"][contract.LABEL_SERVICE]
+    controller.queue.add(KEY)
+    assert await one_pass(controller)
+    after = api.objects["PoolScaler", "chat-decode"]
+    assert after["metadata"]["labels"][contract.LABEL_SERVICE] == "chat"
+    assert "replicas" not in after["spec"], "the small API replaces; a real one keeps what is not applied"
+
+
 async def test_the_loops_sizes_are_carried_out_and_told(api: Api, controller: Controller, user_applies: Apply) -> None:
     user_applies(decode={"replicas": {"min": 1, "max": 5}})
     await one_pass(controller)
-    cast("Loop", controller.adviser).says = Advice({"decode": Verdict(3, "DecodeLoad", "9 streams")})
+    cast("Loop", controller.adviser).says = Advice({"decode": Verdict(3, "DecodeLoad", "9 streams")}, generation=1)
     controller.queue.add(KEY)
     assert await one_pass(controller)
     (name,) = [name for kind, name in api.objects if kind == "Deployment" and "decode" in name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -70,7 +71,7 @@ def says(**sizes: int) -> Advice:
         ("Auto", seen(deployment("prefill", 3, None)), NO_ADVICE, (3, "NoSignal")),
         ("Auto", seen(deployment("prefill", 7, "7")), NO_ADVICE, (4, "NoSignal")),
         ("Auto", seen(deployment("prefill", 1, "1")), says(prefill=2, decode=1), (2, "PrefillLoad")),
-        ("Auto", seen(deployment("prefill", 1, "1")), says(prefill=9, decode=1), (4, "Bounds")),
+        ("Auto", seen(deployment("prefill", 1, "1")), says(prefill=9, decode=1), (4, "PrefillLoad")),
         ("Manual", seen(deployment("prefill", 3, "3")), says(prefill=2, decode=1), (1, "Manual")),
         ("External", seen(deployment("prefill", 3, "3")), says(prefill=2, decode=1), (3, "External")),
         ("External", seen(scaler("prefill", 2)), NO_ADVICE, (2, "External")),
@@ -118,15 +119,53 @@ def test_a_pool_counts_what_is_beyond_it(make_context: MakeContext) -> None:
     gpu = {"accelerator": {}, "parallelism": {"tensor": 2}, "replicas": {"min": 1, "max": 4}}
     ctx = make_context(prefill=gpu, decode=gpu)
     pods = (
-        pod("a"),
-        pod("b", ready=False, unschedulable="0/3 nodes"),
-        pod("c", deleting=True),
-        pod("d", deleting=True),
+        pod("a", gpus=2),
+        pod("b", ready=False, unschedulable="0/3 nodes", gpus=2),
+        pod("c", deleting=True, gpus=2),
+        pod("d", deleting=True, gpus=2),
     )
-    (prefill, decode) = pools_of(ctx, seen(deployment("prefill", 2, "2"), pods=pods))
+    live = deployment("prefill", 2, "2")
+    live["metadata"]["labels"] |= {contract.LABEL_REVISION: "r1", contract.LABEL_GPUS: "2"}
+    (prefill, decode) = pools_of(ctx, seen(live, pods=pods))
     assert (prefill.wanted, prefill.ready, prefill.unschedulable) == (2, 1, 1)
     assert (prefill.gpus, prefill.gpus_beside) == (2, 4), "terminating pods hold their GPUs"
     assert (decode.wanted, decode.ready, decode.gpus_beside) == (1, 0, 0)
+
+
+def test_another_revision_counts_by_its_own_gpus_its_pods_not_yet_made_too(make_context: MakeContext) -> None:
+    gpu = {"accelerator": {}, "parallelism": {"tensor": 1}, "replicas": {"min": 1, "max": 4}}
+    old, new = deployment("prefill", 3, None, "2026-01-01"), deployment("prefill", 2, "2", "2026-01-02")
+    old["metadata"]["labels"][contract.LABEL_GPUS] = "4"
+    new["metadata"]["labels"][contract.LABEL_GPUS] = "1"
+    observed = seen(old, new, pods=(PodView("a", "prefill", "2026-01-01", ready=True, deleting=False, gpus=4),))
+    (prefill, _) = pools_of(make_context(prefill=gpu, decode=gpu), observed)
+    assert (prefill.gpus, prefill.gpus_beside) == (1, 12)
+
+
+@pytest.mark.parametrize("low", [1, 4])
+def test_a_raised_min_does_not_pass_the_budget(low: int, make_context: MakeContext) -> None:
+    def gpu(least: int) -> dict[str, Any]:
+        return {"accelerator": {}, "replicas": {"min": least, "max": 8}}
+
+    ctx = make_context(prefill=gpu(low), decode=gpu(1), scaling={"gpuBudget": 8})
+    now = seen(deployment("prefill", 2, "2"), deployment("decode", 6, "6"))
+    sizes = pool_sizes(ctx, now, says(prefill=2, decode=6))
+    assert [s.wanted for s in sizes.values()] == [2, 6]
+    assert sizes["prefill"].limit == ("GpuBudget" if low > 2 else "")
+
+
+def test_what_was_decided_for_another_spec_is_not_carried_out(make_context: MakeContext) -> None:
+    """As when a pool was in other hands meanwhile."""
+    ctx = dataclasses.replace(make_context(prefill=ONE_TO_FOUR, decode=ONE_TO_FOUR), generation=3)
+    old = dataclasses.replace(says(prefill=1, decode=1), generation=2)
+    assert pool_sizes(ctx, seen(deployment("prefill", 4, "4")), old)["prefill"].wanted == 4
+
+
+@pytest.mark.parametrize("mode", ["Auto", "External", "Manual"])
+def test_paused_leaves_every_size_as_it_is(mode: str, make_context: MakeContext) -> None:
+    ctx = make_context(prefill=ONE_TO_FOUR, decode=ONE_TO_FOUR, scaling={"mode": mode}, paused=True)
+    sizes = pool_sizes(ctx, seen(deployment("prefill", 3, "3"), scaler("prefill", 2)), says(prefill=2, decode=1))
+    assert (sizes["prefill"].wanted, sizes["prefill"].reason) == (3, "Paused")
 
 
 def advice_of(**in_hand: float) -> Advice:

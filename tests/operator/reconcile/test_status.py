@@ -70,6 +70,40 @@ def test_a_change_of_size_makes_an_event(ctx: Context) -> None:
     assert event["note"] == "prefill from 1 to 3: so it is"
 
 
+def test_a_size_that_was_decided_before_a_restart_is_told_as_that(ctx: Context) -> None:
+    before = status(ctx, advice(1), {})
+    after = status(ctx, advice(3, reason="NoSignal", known=False), before)
+    assert [(d["to"], d["reason"]) for d in after["scaling"]["decisions"]] == [(3, "Resumed")]
+
+
+def test_each_pools_last_change_is_kept(ctx: Context) -> None:
+    """By it the next change is told from no change."""
+    now = status(ctx, advice(1), {})
+    other = Advice({"prefill": Verdict(1, "PrefillLoad", ""), "decode": Verdict(3, "DecodeLoad", "")})
+    now = status(ctx, other, now)
+    for size in (2, 3, 4, 3, 2, 1):
+        given = Advice({"prefill": Verdict(size, "PrefillLoad", ""), "decode": Verdict(3, "DecodeLoad", "")})
+        now = status(ctx, given, now)
+    told = now["scaling"]["decisions"]
+    assert len(told) == 5
+    assert [d["to"] for d in told if d["role"] == "decode"] == [3]
+
+
+def test_what_was_known_of_scaling_holds_while_a_new_operator_begins_to_look(ctx: Context) -> None:
+    before = status(ctx, advice(), {})
+    after = status(ctx, Advice(), before, LATER)
+    assert after["conditions"] == before["conditions"]
+    plan = make_plan(ctx, Observed())
+    assert news(report.report(ctx, plan, Observed(), []), before) == []
+
+
+def test_a_bound_that_comes_and_goes_with_the_load_is_written_now_and_then(ctx: Context) -> None:
+    before = status(ctx, advice(), {})
+    limited = status(ctx, advice(limit="AtMaximum"), before, LATER)
+    assert is_news(before, limited, 10) is False
+    assert is_news(before, limited, 31) is True
+
+
 def changed(before: Manifest, path: str, value: Any) -> Manifest:
     after = copy.deepcopy(before)
     *way, last = path.split(".")

@@ -157,7 +157,7 @@ async def test_a_burst_on_an_idle_service_makes_prefill_grow_within_five_seconds
         f'{contract.METRIC_POD_INFLIGHT_SECONDS}{{pod="prefill-0",role="prefill"}}': 60.0,
     }
     router.stirred.set()
-    await until("prefill is to grow", lambda: stage.loop.advice(KEY).verdicts["prefill"].wanted > 1)
+    await until("prefill is to grow", lambda: stage.loop.advice(KEY, "s").verdicts["prefill"].wanted > 1)
     assert time.monotonic() - began < 5
     assert await asyncio.wait_for(stage.queue.get(), 1) == KEY, "the reconciler is woken"
 
@@ -166,7 +166,7 @@ async def test_what_cannot_be_read_is_held_and_said(stage: Stage) -> None:
     stage.pods["prefill"].status = 500
 
     def verdict() -> Verdict | None:
-        return stage.loop.advice(KEY).verdicts.get("prefill")
+        return stage.loop.advice(KEY, "s").verdicts.get("prefill")
 
     await until("it is said", lambda: (now := verdict()) and now.reason == "Unreadable")
     now = verdict()
@@ -175,9 +175,9 @@ async def test_what_cannot_be_read_is_held_and_said(stage: Stage) -> None:
 
 
 async def test_a_service_that_is_deleted_is_followed_no_longer(stage: Stage) -> None:
-    await until("a first round", lambda: stage.loop.advice(KEY).signals is not None)
+    await until("a first round", lambda: stage.loop.advice(KEY, "s").signals is not None)
     stage.store.drop(INFERENCE_SERVICE, service())
-    await until("nothing is said of it", lambda: stage.loop.advice(KEY).signals is None)
+    await until("nothing is said of it", lambda: stage.loop.advice(KEY, "s").signals is None)
 
 
 @pytest.mark.parametrize("mode", ["Manual", "External"])
@@ -187,5 +187,5 @@ async def test_where_others_decide_it_measures_and_says_nothing(mode: str, stage
     stage.store.put(INFERENCE_SERVICE, live)
     seen = stage.pods["router"].pages
     await until("another round", lambda: stage.pods["router"].pages > seen + 1)
-    assert stage.loop.advice(KEY).signals is not None
-    assert stage.loop.advice(KEY).verdicts == {}
+    assert stage.loop.advice(KEY, "s").signals is not None
+    assert stage.loop.advice(KEY, "s").verdicts == {}

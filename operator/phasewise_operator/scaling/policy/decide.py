@@ -7,7 +7,8 @@ Reasons. Of those that hold, the first in this table is a verdict's:
 
 | reason                             | the pool                                                                        |
 |------------------------------------|---------------------------------------------------------------------------------|
-| NoSignal, Stale, Unreadable        | is held: too little is known (`trust`)                                          |
+| NoSignal, NoRouter, Stale,         | is held: too little is known (`trust`)                                          |
+| Unreadable                         |                                                                                 |
 | Woken                              | gets its first replica: requests wait for one                                   |
 | PrefillLoad, Backlog               | prefill grows: prompts arrive faster, or wait behind others                     |
 | DecodeLoad                         | decode grows: more streams than fit within the ITL target                       |
@@ -65,7 +66,7 @@ def decide(
     memory: Memory,
 ) -> Decision:
     """The size of each pool, from what is known at `now`. `pools`: prefill and decode, or decode alone."""
-    memory = replace(memory, pools={p.role: correction.settle(memory.pools.get(p.role), p, now) for p in pools})
+    memory = replace(memory, pools={p.role: _recall(memory.pools.get(p.role), p, now) for p in pools})
     known = usable(now, pools, signals)
     if isinstance(known, Doubt):
         return _hold(now, pools, known, budget, stabilization, memory)
@@ -78,6 +79,11 @@ def decide(
     grants = grant([Proposal(p.pool, p.size, p.missed) for p in plans], budget)
     verdicts = {p.pool.role: reasons.verdict(p, grants[p.pool.role]) for p in plans}
     return Decision(verdicts, _given(memory, verdicts))
+
+
+def _recall(memory: PoolMemory | None, pool: Pool, now: float) -> PoolMemory:
+    settled = correction.settle(memory, pool, now)
+    return replace(settled, asked=descent.without_gap(settled.asked, now))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,14 @@ from __future__ import annotations
 
 from phasewise_operator.scaling.policy.memory import Asked
 
+GAP_SECONDS = 60.0
+"""Longer without a call, and nothing is known of the time between: others may have decided then."""
+
+
+def without_gap(asked: tuple[Asked, ...], now: float) -> tuple[Asked, ...]:
+    """What was asked for, or nothing where it is too long ago to reach to now."""
+    return asked if asked and now - asked[-1].until <= GAP_SECONDS else ()
+
 
 def remember(asked: tuple[Asked, ...], size: int, now: float, stabilization: float) -> tuple[Asked, ...]:
     """With one more size; only those are kept that can still be the highest of some time to come."""

@@ -13,14 +13,15 @@ from phasewise_operator.scaling.state import Coverage, Pool, Signals
 
 MAX_AGE = 10.0
 """Seconds: five scrapes in a row have failed."""
-MIN_WINDOW = 2.0
-"""Seconds: a rate over less than one scrape interval is noise."""
+MIN_WINDOW = 1.5
+"""Seconds: a rate over much less than one scrape interval is noise."""
 MIN_SHARE = 0.5
 """At half of the pods or fewer, what was read says less than what was not."""
 
 NO_SIGNAL = "NoSignal"
 UNREADABLE = "Unreadable"
 STALE = "Stale"
+NO_ROUTER = "NoRouter"
 
 
 @dataclass(frozen=True)
@@ -34,15 +35,17 @@ class Doubt:
 def usable(now: float, pools: Sequence[Pool], signals: Signals | None) -> Signals | Doubt:
     """The signals where they can be decided on, else why not. The first of these that holds names the reason.
 
-    | no signals at all                        | NoSignal   |
+    | nothing was ever read                    | NoSignal   |
+    | no router is ready                       | NoRouter   |
     | the newest older than MAX_AGE            | Stale      |
     | routers or a pool read at most by half   | Unreadable |
     | load window shorter than MIN_WINDOW      | NoSignal   |
     """
-    if signals is None:
-        return Doubt(NO_SIGNAL, "Sizes are held: nothing has been measured yet.")
-    age = now - signals.at
-    if age > MAX_AGE:
+    if signals is None or (signals.at == 0 and signals.routers.of > 0):
+        return Doubt(NO_SIGNAL, "Sizes are held: nothing has been read yet.")
+    if signals.routers.of == 0:
+        return Doubt(NO_ROUTER, "Sizes are held: no router is ready, so nobody can say what arrives.")
+    if now - signals.at > MAX_AGE:
         return Doubt(
             STALE, f"Sizes are held: the newest sample is older than {seconds(MAX_AGE)}; see why scrapes fail."
         )
@@ -59,8 +62,6 @@ def whole(signals: Signals) -> bool:
 
 
 def _unread(pools: Sequence[Pool], signals: Signals) -> str | None:
-    if signals.routers.of == 0:
-        return "no router is ready, so nobody can say what arrives"
     if signals.routers.share <= MIN_SHARE:
         return _missing("router", signals.routers)
     for pool in pools:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phasewise_operator.scaling.policy.descent import highest, remember
+from phasewise_operator.scaling.policy.descent import GAP_SECONDS, highest, remember, without_gap
 from phasewise_operator.scaling.policy.memory import Asked
 
 
@@ -45,3 +45,10 @@ def test_it_remembers_what_a_full_list_would(sizes: list[int], stabilization: fl
     asked = after(steps, stabilization)
     assert highest(asked) == max(lasting)
     assert len(asked) <= 10
+
+
+def test_what_was_asked_before_others_decided_does_not_reach_to_now() -> None:
+    """In another mode, or paused: nobody watched whether fewer were enough."""
+    asked = after([(0, 1), (10, 1)], 300)
+    assert without_gap(asked, 10 + GAP_SECONDS) == asked
+    assert without_gap(asked, 11 + GAP_SECONDS) == ()

@@ -14,11 +14,11 @@ from phasewise_operator.scaling.state import Coverage, Signals
 @pytest.mark.parametrize(
     ("signals", "age", "reason", "words"),
     [
-        (None, 0, "NoSignal", "nothing has been measured"),
+        (None, 0, "NoSignal", "nothing has been read"),
         (busy(4, 4, rate=50), 11, "Stale", "older than 10 s"),
         (busy(4, 4, rate=50, load_window=0.0), 0, "NoSignal", "watched"),
         (busy(4, 4, rate=50, routers=Coverage(1, 2)), 0, "Unreadable", "1 of 2 routers cannot be read"),
-        (busy(4, 4, rate=50, routers=Coverage(0, 0)), 0, "Unreadable", "no router is ready"),
+        (busy(4, 4, rate=50, routers=Coverage(0, 0)), 0, "NoRouter", "no router is ready"),
         (
             look({"prefill": pods("prefill", 2, read=1), "decode": pods("decode", 4)}, arrivals=50.0),
             0,

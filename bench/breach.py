@@ -1,0 +1,80 @@
+"""`python -m bench.breach [N]`: seconds from a burst, and from the first missed TTFT, to the pool's new replicas.
+
+On the service that `make demo` left running, scaled down again within seconds. N bursts of long prompts, each more than
+one prefill pod can compute within the TTFT target; when the Deployment was patched is read from the API server's own
+record. What is measured is the operator alone: the new pod need not start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+from e2e import cluster, kube, operators, table
+from e2e.load import Request, make_request
+from e2e.shapes import PROMPT_HEAVY, PromptHeavy
+
+from phasewise_runtime import contract
+
+SERVICE = "quickstart"
+NAMESPACE = "default"
+PROMPTS = 16
+SETTLE_SECONDS = 240
+
+
+def main(count: int) -> None:
+    os.environ["KUBECONFIG"] = str(cluster.kubeconfig_path())
+    live = kube.get("infsvc", SERVICE, NAMESPACE)
+    before = live["spec"]["scaling"].get("scaleDownStabilization", "300s")
+    target = table.seconds(live["spec"]["slo"]["ttft"])
+    url = cluster.selected().expose(f"{NAMESPACE}/{SERVICE}:80")
+    stabilize("4s")
+    try:
+        lags = [burst(url, live["spec"]["model"]["name"]) for _ in range(count)]
+    finally:
+        stabilize(before)
+    told("burst to patched replicas", lags)
+    told(f"first missed TTFT ({target:g} s after it) to patched replicas", [max(0.0, lag - target) for lag in lags])
+
+
+def stabilize(time_: str) -> None:
+    patch = json.dumps({"spec": {"scaling": {"scaleDownStabilization": time_}}})
+    cluster.kubectl("-n", NAMESPACE, "patch", "infsvc", SERVICE, "--type=merge", "-p", patch)
+
+
+def deployment() -> kube.Object:
+    selector = f"{contract.LABEL_SERVICE}={SERVICE},{contract.LABEL_ROLE}={contract.PREFILL}"
+    (found,) = kube.find("deployment", selector, NAMESPACE)
+    return found
+
+
+def burst(url: str, model: str) -> float:
+    """Seconds until prefill was to be larger, once it is as small as it may be and idle."""
+    name = deployment()["metadata"]["name"]
+    kube.wait_for("prefill of one pod", lambda: deployment()["spec"]["replicas"] == 1, SETTLE_SECONDS)
+    traffic = PromptHeavy(url, model)
+    began = time.time()
+    with ThreadPoolExecutor(PROMPTS) as pool:
+        for n in range(PROMPTS):
+            request = make_request(model, n, PROMPT_HEAVY.prompt, chat=True, stream=True, output=PROMPT_HEAVY.output)
+            pool.submit(traffic.send, Request(request.path, {**request.body, "cache_salt": uuid.uuid4().hex}))
+        kube.wait_for("prefill is to grow", lambda: deployment()["spec"]["replicas"] > 1, 30, 0.2)
+    if traffic.failed:
+        raise SystemExit(f"{len(traffic.failed)} requests failed: {traffic.failed[0].answer.error}")
+    return operators.writes(began, f"deployments/{name}")[0][0] - began
+
+
+def told(what: str, seconds: list[float]) -> None:
+    ordered = sorted(seconds)
+    p95 = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
+    print(f"{what}, {len(ordered)} times:")
+    print(f"p50 {statistics.median(ordered):.2f} s, p95 {p95:.2f} s, max {ordered[-1]:.2f} s")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20)
