@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup demo down clean test lint cluster unit e2e crds images bench
+.PHONY: help setup demo down clean test lint cluster unit e2e soak crds images bench
 
 help: ## what there is
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -51,6 +51,9 @@ cluster: setup ## the local cluster, with the helm that the chart's tests use
 
 e2e: setup ## on the local cluster, with real engines
 	@$(BIN)/pytest -q e2e
+
+soak: setup ## twenty scale-ups and scale-downs under streams; some 20 minutes, not in CI
+	@$(BIN)/python -m e2e.soak
 
 crds: setup ## write crds/ and the chart's copy from the models
 	@$(BIN)/python -m phasewise_operator.api.crd

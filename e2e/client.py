@@ -12,6 +12,8 @@ import httpx
 
 SECONDS = 120.0
 Body = dict[str, Any]
+TLS = httpx.create_ssl_context()
+"""Made once: reading the certificates takes longer than a request, also where nothing is encrypted."""
 
 
 @dataclass
@@ -26,6 +28,19 @@ class Answer:
     timing: dict[str, float] = field(default_factory=dict[str, float])
     error: str | None = None
 
+    @property
+    def itl(self) -> float | None:
+        """Mean gap between tokens in seconds. An event may carry several: tokens are counted, not events."""
+        tokens = self.usage.get("completion_tokens", 0)
+        return sum(self.gaps) / (tokens - 1) if tokens > 1 and self.gaps else None
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=5, verify=TLS).status_code == 200
+    except httpx.HTTPError:
+        return False
+
 
 def events(response: httpx.Response) -> Iterator[dict[str, Any]]:
     """The JSON of each server-sent event up to [DONE]."""
@@ -34,11 +49,14 @@ def events(response: httpx.Response) -> Iterator[dict[str, Any]]:
             yield json.loads(line.removeprefix("data: "))
 
 
-def ask(url: str, path: str, body: Body, headers: dict[str, str] | None = None) -> Answer:
-    """Send one request, streaming where the body says so. What fails is in `error`; nothing is raised."""
-    answer = Answer()
+def ask(url: str, path: str, body: Body, headers: dict[str, str] | None = None, answer: Answer | None = None) -> Answer:
+    """Send one request, streaming where the body says so. What fails is in `error`; nothing is raised.
+
+    Who brings the `answer` can watch it grow.
+    """
+    answer = answer or Answer()
     try:
-        with httpx.Client(timeout=SECONDS) as client:
+        with httpx.Client(timeout=SECONDS, verify=TLS) as client:
             started = time.monotonic()
             with client.stream("POST", f"{url}{path}", json=body, headers=headers) as response:
                 answer.timing = server_timing(response.headers.get("server-timing", ""))

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from _pytest.capture import CaptureManager
 
-from e2e import cluster, kube
+from e2e import client, cluster, kube
 from e2e.demo import SERVICE as DEMO
 from e2e.images import ROOT
 from e2e.stack import bring_up, step
@@ -27,6 +27,7 @@ FILES = (
     "test_crds",
     "test_chart",
     "test_judged",
+    "test_scaling",
     "test_serving",
     "test_reconcile",
     "test_engine_arguments",
@@ -82,6 +83,22 @@ class Service:
     def expose(self) -> str:
         return cluster.selected().expose(f"{self.namespace}/{self.name}:80")
 
+    def expose_engine(self) -> str:
+        """URL of the decode engines by themselves, past the router: what answers must be equal to."""
+        manifest = {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": f"{self.name}-alone", "namespace": self.namespace},
+            "spec": {
+                "selector": {contract.LABEL_SERVICE: self.name, contract.LABEL_ROLE: contract.DECODE},
+                "ports": [{"port": contract.ENGINE_PORT}],
+            },
+        }
+        kube.apply(yaml.safe_dump(manifest), self.namespace)
+        url = cluster.selected().expose(f"{self.namespace}/{self.name}-alone:{contract.ENGINE_PORT}")
+        kube.wait_for("an address that leads to the engine", lambda: client.answers(f"{url}/health"), 30)
+        return url
+
     def wait_ready(self, seconds: float = 400) -> kube.Object:
         return kube.wait_ready(self.name, self.namespace, seconds)
 
@@ -109,10 +126,19 @@ def namespace(phasewise: None) -> str:
     return NAMESPACE
 
 
-def quickstart(name: str, namespace: str) -> kube.Object:
-    """The example, under another name: tests and users run the same."""
+def example(name: str, namespace: str) -> kube.Object:
+    """The quickstart, under another name: tests and users run the same."""
     manifest = yaml.safe_load((ROOT / "examples" / "quickstart.yaml").read_text())
     manifest["metadata"] = {"name": name, "namespace": namespace}
+    return manifest
+
+
+def quickstart(name: str, namespace: str) -> kube.Object:
+    """The example for tests that are not about scaling: pools of one size, with a whole core a pod to start sooner."""
+    manifest = example(name, namespace)
+    for role in contract.ENGINE_ROLES:
+        manifest["spec"][role]["replicas"] = {"min": 1}
+        manifest["spec"][role]["resources"]["limits"]["cpu"] = 1
     return manifest
 
 
@@ -132,15 +158,4 @@ def service(namespace: str, pytestconfig: pytest.Config) -> Service:
 
 @pytest.fixture(scope="session")
 def engine_alone(service: Service) -> str:
-    """URL of the decode engine by itself, past the router: what answers must be equal to."""
-    manifest = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": "engine-alone", "namespace": service.namespace},
-        "spec": {
-            "selector": {contract.LABEL_SERVICE: service.name, contract.LABEL_ROLE: contract.DECODE},
-            "ports": [{"port": contract.ENGINE_PORT}],
-        },
-    }
-    kube.apply(yaml.safe_dump(manifest), service.namespace)
-    return cluster.selected().expose(f"{service.namespace}/engine-alone:{contract.ENGINE_PORT}")
+    return service.expose_engine()

@@ -1,10 +1,12 @@
 """`make demo`: from nothing to a streamed chat completion whose prompt was computed in one pod and answered by another.
 
-Leaves the service running. Everything is idempotent: interrupted at any moment, it can be run again.
+Then two loads show each pool grow by its own latency and shrink again (DEMO_LOAD=0 leaves them out). Leaves the service
+running. Everything is idempotent: interrupted at any moment, it can be run again.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import time
 import yaml
 
 from e2e import client, cluster, kube
+from e2e.breathe import show_scaling
 from e2e.cluster import ClusterError
 from e2e.images import ROOT, ImageError
 from e2e.stack import NAMESPACE as OPERATOR_NAMESPACE
@@ -35,7 +38,9 @@ def main() -> int:
         with step("service: kubectl apply -f examples/quickstart.yaml, until Ready (some 90 s: two engines start)"):
             kube.apply(quickstart(engine), NAMESPACE)
             kube.wait_ready(SERVICE, seconds=900, tell=lambda text: print(f"    {text[:150]}", flush=True))
-        return show(expose(), started)
+        url = expose()
+        answered = show(url)
+        return answered or scale(url, started)
     except KeyboardInterrupt:
         print("\ndemo: interrupted; `make demo` goes on from here, `make down` removes everything", file=sys.stderr)
         return 130
@@ -59,8 +64,8 @@ def expose() -> str:
         return cluster.selected().expose(target)  # the port is somebody else's: any free one will do
 
 
-def show(url: str, started: float) -> int:
-    """One streamed completion, with its time to first token in its parts; then what to try next."""
+def show(url: str) -> int:
+    """One streamed completion, with its time to first token in its parts."""
     before = kube.tokens_over_kv(SERVICE)
     # A prompt that was never sent: what is in the decode pod's cache already needs no transfer.
     content = f"[{time.time_ns()}] {PROMPT}"
@@ -87,13 +92,26 @@ def show(url: str, started: float) -> int:
     print(f"    KV transfer: {moved:.0f} of {prompt_tokens} prompt tokens came from the prefill pod\n")
     print(cluster.kubectl("get", "infsvc", SERVICE), end="")
     print(cluster.kubectl("get", "pods", "-l", f"{contract.LABEL_SERVICE}={SERVICE}"))
-    print_next(url)
     if moved <= 0:
         print("demo: no prompt token came over KV transfer", file=sys.stderr)
         return 1
-    seconds = time.monotonic() - started
-    latency = f"TTFT {1000 * answer.ttft:.0f} ms, ITL {itl:.0f} ms"
-    print(f"demo: ok ({latency}, {moved:.0f} tokens by KV transfer, {seconds:.0f} s in all)")
+    return 0
+
+
+def scale(url: str, started: float) -> int:
+    """The pools under load, and what to try next."""
+    if os.environ.get("DEMO_LOAD") == "0":
+        print("DEMO_LOAD=0: the loads that make the pools grow are left out")
+        good = True
+    else:
+        print("Two loads follow, some 4 minutes in all; DEMO_LOAD=0 leaves them out.")
+        good = show_scaling(url, SERVICE, MODEL)
+    print()
+    print_next(url)
+    if not good:
+        print("demo: the pools did not follow the loads as they should, see above", file=sys.stderr)
+        return 1
+    print(f"demo: ok ({time.monotonic() - started:.0f} s in all)")
     return 0
 
 

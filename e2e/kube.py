@@ -79,14 +79,14 @@ def wait_ready(
 
 def engine_metrics(pod: str, namespace: str = "default") -> dict[str, float]:
     """vLLM's samples by name with labels, as it exports them, through the API server."""
-    return _samples(pod, contract.ENGINE_PORT, namespace)
+    return samples(pod, contract.ENGINE_PORT, namespace)
 
 
 def router_metrics(pod: str, namespace: str = "default") -> dict[str, float]:
-    return _samples(pod, contract.ROUTER_ADMIN_PORT, namespace)
+    return samples(pod, contract.ROUTER_ADMIN_PORT, namespace)
 
 
-def _samples(pod: str, port: int, namespace: str) -> dict[str, float]:
+def samples(pod: str, port: int, namespace: str) -> dict[str, float]:
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy{contract.PATH_METRICS}"
     lines = cluster.kubectl("get", "--raw", path).splitlines()
     pairs = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))

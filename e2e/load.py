@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+import time
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -32,6 +33,9 @@ class Request:
 class Outcome:
     request: Request
     answer: client.Answer
+    began: float = 0.0
+    """On the monotonic clock, as `ended`."""
+    ended: float = 0.0
 
 
 def prompt(tokens: int, seed: int) -> str:
@@ -66,14 +70,34 @@ def differences(outcomes: list[Outcome], engine_alone: str) -> list[str]:
 
 
 @dataclass
-class Load:
-    """Streams kept running by `workers` threads until the block ends."""
+class Traffic:
+    """Requests sent to a service by several threads until `stop` is set, and what became of them."""
 
     url: str
     model: str
-    workers: int
+    sent: list[Outcome] = field(default_factory=list[Outcome])
+    """Those in flight too."""
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
     stop: threading.Event = field(default_factory=threading.Event)
+
+    def send(self, request: Request) -> Outcome:
+        outcome = Outcome(request, client.Answer(), time.monotonic())
+        self.sent.append(outcome)
+        client.ask(self.url, request.path, request.body, answer=outcome.answer)
+        outcome.ended = time.monotonic()
+        self.outcomes.append(outcome)
+        return outcome
+
+    @property
+    def failed(self) -> list[Outcome]:
+        return [o for o in self.outcomes if o.answer.error or o.answer.finish_reason != "length"]
+
+
+@dataclass
+class Load(Traffic):
+    """Requests of all kinds, kept in flight by `workers` threads."""
+
+    workers: int = 8
     seeds: Iterator[int] = field(default_factory=lambda: itertools.count(random.randrange(1 << 30)))
 
     def work(self, number: int) -> None:
@@ -84,16 +108,12 @@ class Load:
             chat, stream = next(shapes)
             seed = next(self.seeds)
             request = make_request(self.model, seed, 100 + seed % 700, chat=chat, stream=stream, output=32)
-            self.outcomes.append(Outcome(request, client.ask(self.url, request.path, request.body)))
-
-    @property
-    def failed(self) -> list[Outcome]:
-        return [o for o in self.outcomes if o.answer.error or o.answer.finish_reason != "length"]
+            self.send(request)
 
 
 @contextmanager
 def load(url: str, model: str, workers: int = 8) -> Generator[Load]:
-    running = Load(url, model, workers)
+    running = Load(url, model, workers=workers)
     threads = [threading.Thread(target=running.work, args=(n,), daemon=True) for n in range(workers)]
     for thread in threads:
         thread.start()
@@ -105,7 +125,7 @@ def load(url: str, model: str, workers: int = 8) -> Generator[Load]:
             thread.join(timeout=client.SECONDS + 10)
 
 
-def enough(running: Load, more: int) -> None:
+def enough(running: Traffic, more: int) -> None:
     """Wait for so many more answers."""
     target = len(running.outcomes) + more
     kube.wait_for(f"{more} more answers", lambda: len(running.outcomes) >= target, 180, every=0.2)

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import signal
-from pathlib import Path
-
 import pytest
 
 from e2e import cluster, kube
 from e2e.conftest import Service
 from e2e.load import Load, delete_pod, differences, enough, load, restarts, wait_both_legs
+from e2e.operators import kill_at_once, leader
 from e2e.stack import NAMESPACE as OPERATOR_NAMESPACE
 from phasewise_runtime import contract
 
-LEASE = "phasewise-operator"
 EXPLICIT = ("{", "5")
 """An error event of the stream, or an HTTP status: not a connection that just ended."""
 LEAD_AGAIN_SECONDS = 40
 """A killed holder's lease has to run out first."""
-
-
-def holder() -> str:
-    lease = json.loads(cluster.kubectl("-n", OPERATOR_NAMESPACE, "get", "lease", LEASE, "-o", "json"))
-    return lease["spec"].get("holderIdentity", "")
 
 
 def budget_uid(service: Service) -> str:
@@ -52,33 +41,22 @@ def assert_nothing_lost(running: Load, service: Service, engine_alone: str, befo
     assert differences(good, engine_alone) == []
 
 
-def kill_at_once(pod: str) -> None:
-    """SIGKILL to the container's process: no last word, no lease given up. The kubelet starts it again."""
-    uid = kube.get("pod", pod, OPERATOR_NAMESPACE)["metadata"]["uid"]
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if uid in (process / "cgroup").read_text() and b"phasewise_operator" in (process / "cmdline").read_bytes():
-                os.kill(int(process.name), signal.SIGKILL)
-                return
-    raise AssertionError(f"no process of pod {pod}")
-
-
 @pytest.mark.parametrize("time", range(5))
 def test_killing_the_operator_loses_nothing(time: int, service: Service, engine_alone: str) -> None:
     before = restarts(service.name, contract.DECODE, service.namespace)
-    leader = kube.wait_for("a leader", holder)
+    first = kube.wait_for("a leader", leader)
     with load(service.url, service.model) as running:
         legs = wait_both_legs(service.name, service.namespace)
         if time % 2:
-            delete_pod(leader, OPERATOR_NAMESPACE, force=True)
+            delete_pod(first, OPERATOR_NAMESPACE, force=True)
         else:
-            kill_at_once(leader)
-        print(f"operator {leader} {'deleted' if time % 2 else 'killed'} with {legs} in flight")
+            kill_at_once(first)
+        print(f"operator {first} {'deleted' if time % 2 else 'killed'} with {legs} in flight")
         old = budget_uid(service)
         cluster.kubectl("-n", service.namespace, "delete", "pdb", f"{service.name}-prefill")
         kube.wait_for(
             "one leads and puts a deleted child back",
-            lambda: holder() and budget_uid(service) not in ("", old),
+            lambda: leader() and budget_uid(service) not in ("", old),
             LEAD_AGAIN_SECONDS,
         )
         enough(running, 8)

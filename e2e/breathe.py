@@ -1,0 +1,75 @@
+"""The demo's second part: two loads, each too much for one pool, and the pools that follow them.
+
+Each load ends when its pool has grown and is back within its target; then both pools are seen to return to one pod.
+"""
+
+from __future__ import annotations
+
+import time
+
+from e2e import cluster, kube, table
+from e2e.shapes import GenerationHeavy, PromptHeavy, Shaped, applied, latency
+from e2e.stack import step
+from e2e.watch import Printer, Watch
+from phasewise_runtime import contract
+
+LOAD_SECONDS = 240
+RETURN_SECONDS = 120
+LATELY = 15.0
+
+
+def show_scaling(url: str, service: str, model: str) -> bool:
+    """Whether each pool grew under its load and returned, and no request failed."""
+    target = table.seconds(kube.get("infsvc", service)["spec"]["slo"]["itl"])
+    watch = Watch(service)
+    settle(watch)
+    good = True
+    for load in (PromptHeavy(url, model), GenerationHeavy(url, model, target=target)):
+        grown = grow(load, watch)
+        if not grown:
+            print(f"    {load.shape.pool} did not come back within its target in {LOAD_SECONDS} s")
+        good = good and grown and not load.failed
+    print("==> no load: both pools return to one pod")
+    printer = Printer(watch)
+    back = watch.until(lambda: all(watch.at(role, 1) for role in watch.rows), RETURN_SECONDS, printer.tell)
+    if not back:
+        print(f"    the pools did not return to one pod in {RETURN_SECONDS} s")
+    print(cluster.kubectl("get", "infsvc", service), end="")
+    return good and back
+
+
+def settle(watch: Watch) -> None:
+    """A load is told what one pod can do: an earlier run's second pod has to go first."""
+    watch.look()
+    if not all(watch.at(role, 1) for role in watch.rows):
+        with step("waiting until each pool has one pod again"):
+            watch.until(lambda: all(watch.at(role, 1) for role in watch.rows), RETURN_SECONDS)
+
+
+def grow(load: Shaped, watch: Watch) -> bool:
+    role = load.shape.pool
+    print(
+        f"==> {load.shape.name} load, more than one {role} pod can take, until there are two and latency is in target"
+    )
+    printer = Printer(watch)
+    two_since: list[float] = []
+
+    def done() -> bool:
+        if watch.at(role, 2):
+            two_since.append(time.monotonic())
+        return bool(two_since) and watch.rows[role].in_target is True
+
+    with applied(load):
+        grown = watch.until(done, LOAD_SECONDS, printer.tell)
+        ended = time.monotonic()
+    told(load, two_since[0] if two_since else ended, ended)
+    return grown
+
+
+def told(load: Shaped, two_since: float, ended: float) -> None:
+    one = latency([o for o in load.outcomes if two_since - LATELY < o.ended <= two_since])
+    two = latency([o for o in load.outcomes if ended - LATELY < o.ended <= ended])
+    other = contract.DECODE if load.shape.pool == contract.PREFILL else contract.PREFILL
+    print(f"    {load.size}; {len(load.outcomes)} requests, {len(load.failed)} failed")
+    print(f"    one {load.shape.pool} pod: {one}")
+    print(f"    two:             {two}   ({other} stayed as it was)")

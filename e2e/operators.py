@@ -1,0 +1,79 @@
+"""The operator's pods: which one leads, what it measures, how it is killed or cut off from an engine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from e2e import cluster, kube
+from e2e.stack import NAMESPACE, OPERATOR
+from phasewise_runtime import contract
+
+TABLE = "inet phasewise_e2e"
+
+
+def leader() -> str:
+    """The pod that leads; empty where none does."""
+    return kube.get("lease", OPERATOR, NAMESPACE)["spec"].get("holderIdentity") or ""
+
+
+def metrics() -> dict[str, float]:
+    """Of the one that leads: the others measure nothing."""
+    return kube.samples(leader(), contract.OPERATOR_PORT, NAMESPACE)
+
+
+def kill_at_once(pod: str) -> None:
+    """SIGKILL to the container's process: no last word, no lease given up. The kubelet starts it again."""
+    uid = kube.get("pod", pod, NAMESPACE)["metadata"]["uid"]
+    killed = next(p for p in processes_of(uid) if b"phasewise_operator" in (p / "cmdline").read_bytes())
+    os.kill(int(killed.name), signal.SIGKILL)
+
+
+def processes_of(uid: str) -> list[Path]:
+    """Processes of a pod, as the machine numbers them."""
+    found: list[Path] = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if uid in (process / "cgroup").read_text():
+                found.append(process)
+    if not found:
+        raise AssertionError(f"no process of pod {uid} runs on this machine")
+    return found
+
+
+@contextmanager
+def cut_off(pod: str, namespace: str) -> Generator[None]:
+    """The operator cannot read an engine pod until the block ends; routers, kubelet and engines reach it as before.
+
+    In the pod's own network namespace, packets from the operator's pods are dropped without an answer.
+    """
+    process = processes_of(kube.get("pod", pod, namespace)["metadata"]["uid"])[0]
+    operators = kube.find("pods", "app.kubernetes.io/name=phasewise-operator", NAMESPACE)
+    addresses = ", ".join(p["status"]["podIP"] for p in operators if p["status"].get("podIP"))
+    rule = f"ip saddr {{ {addresses} }} tcp dport {contract.ENGINE_PORT} drop"
+    inside = ["nsenter", f"--net={process}/ns/net", "--", "nft", "-f", "-"]
+    table = f"table {TABLE} {{\n chain input {{\n type filter hook input priority 0\n {rule}\n }}\n}}\n"
+    subprocess.run(inside, input=table, text=True, check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(inside, input=f"delete table {TABLE}", text=True, check=True)
+
+
+def writes(since: float, path: str = "") -> list[tuple[float, str]]:
+    """Writes of the operator in the API server's own record: when, and what at which path."""
+    account = f"system:serviceaccount:{NAMESPACE}:"
+    found: list[tuple[float, str]] = []
+    for line in cluster.selected().audit_log_path().read_text().splitlines():
+        event = json.loads(line)
+        at = datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp()
+        if at >= since and event["user"]["username"].startswith(account) and path in event["requestURI"]:
+            found.append((at, f"{event['verb']} {event['requestURI']}"))
+    return found

@@ -1,0 +1,211 @@
+"""The two loads that make one pool too small and leave the other alone, sized to the machine they run on.
+
+What is too much for one pod depends on the machine. So each load first finds out what the pods that are there can do,
+then asks for more: `PromptHeavy` sends long prompts at a rate, whatever becomes of them; `GenerationHeavy` keeps
+streams open. The few prompts come again and again, each time with another salt, so that no cache makes a prefill
+needless and yet all answers can be held against the engine's own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import threading
+import time
+import uuid
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from e2e.load import Outcome, Request, Traffic, make_request, send_all
+from phasewise_runtime import contract
+
+PROMPTS = 4
+MOST_OPEN = 256
+"""Requests in flight at most: far above what a minute of overload piles up."""
+STREAM_EVERY = 0.4
+TOKENS_JUDGED = 24
+"""Of the tiny model every character is a token."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the requests of a load are like; sizes in tokens."""
+
+    name: str
+    pool: str
+    """The pool that it makes too small."""
+    prompt: int
+    output: int
+
+    def requests(self, model: str) -> list[Request]:
+        return [
+            make_request(model, 7000 + n, self.prompt, chat=n % 2 == 0, stream=True, output=self.output)
+            for n in range(PROMPTS)
+        ]
+
+
+PROMPT_HEAVY = Shape("prompt-heavy", contract.PREFILL, prompt=1500, output=8)
+GENERATION_HEAVY = Shape("generation-heavy", contract.DECODE, prompt=24, output=200)
+
+
+@dataclass
+class Shaped(Traffic):
+    """A load of one shape; `run` is its thread."""
+
+    shape: Shape = PROMPT_HEAVY
+
+    def __post_init__(self) -> None:
+        self._turns = itertools.cycle(self.shape.requests(self.model))
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        raise NotImplementedError
+
+    def send_next(self) -> Outcome:
+        with self._lock:
+            request = next(self._turns)
+        return self.send(Request(request.path, {**request.body, "cache_salt": uuid.uuid4().hex}))
+
+    @property
+    def size(self) -> str:
+        """How much it sends, for people."""
+        raise NotImplementedError
+
+
+@dataclass
+class PromptHeavy(Shaped):
+    """An open loop: prompts arrive at `overload` times the rate that was found to be one that the pods can take."""
+
+    overload: float = 1.35
+    rate: float = 0.0
+    """Prompts per second; 0 while it is being found."""
+
+    def run(self) -> None:
+        with ThreadPoolExecutor(MOST_OPEN) as pool:
+            self.rate = self.overload * self._capacity()
+            due = time.monotonic()
+            sent: list[Future[Outcome]] = []
+            while not self.stop.wait(max(0.0, due - time.monotonic())):
+                sent.append(pool.submit(self.send_next))
+                due += 1 / self.rate
+            for each in sent:
+                each.result()
+
+    @property
+    def size(self) -> str:
+        return f"{self.rate:.1f} prompts of {self.shape.prompt} tokens per second"
+
+    def _capacity(self, at_once: int = 2, samples: int = 10) -> float:
+        """Prompts per second while there is always one more that waits."""
+        with ThreadPoolExecutor(at_once) as pool:
+            began = time.monotonic()
+            list(pool.map(lambda _: self.send_next(), range(samples)))
+        return samples / (time.monotonic() - began)
+
+
+@dataclass
+class GenerationHeavy(Shaped):
+    """A closed loop: streams are added one by one until ITL is `overload` times its target, then kept up."""
+
+    shape: Shape = GENERATION_HEAVY
+    target: float = math.inf
+    """ITL, seconds."""
+    overload: float = 1.2
+    most: int = 56
+    streams: int = 0
+
+    def run(self) -> None:
+        with ThreadPoolExecutor(self.most) as pool:
+            kept: list[Future[None]] = []
+            while not self.stop.wait(STREAM_EVERY) and len(kept) < self.most:
+                if gap_now(self.sent) > self.overload * self.target:
+                    break
+                kept.append(pool.submit(self._stream))
+                self.streams = len(kept)
+            for each in kept:
+                each.result()
+
+    @property
+    def size(self) -> str:
+        return f"{self.streams} streams of {self.shape.output} tokens"
+
+    def _stream(self) -> None:
+        while not self.stop.is_set():
+            self.send_next()
+
+
+def gap_now(sent: Sequence[Outcome]) -> float:
+    """Mean gap between tokens of the middle one of the streams in flight, in seconds; 0 where too few tokens came."""
+    answers = [o.answer for o in sent if not o.ended and len(o.answer.text) >= TOKENS_JUDGED]
+    return statistics.median(sum(a.gaps) / (len(a.text) - 1) for a in answers) if answers else 0.0
+
+
+@contextmanager
+def applied(load: Shaped) -> Generator[Shaped]:
+    """The load runs until the block ends, and what was sent by then is answered."""
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(load.run)
+        try:
+            yield load
+        finally:
+            load.stop.set()
+    running.result()
+
+
+@dataclass(frozen=True)
+class Latency:
+    """What clients saw, in seconds; nan where there was nothing."""
+
+    requests: int
+    ttft_p50: float
+    ttft_p95: float
+    itl: float
+
+    def __str__(self) -> str:
+        return f"TTFT p50 {self.ttft_p50:.2f} s, p95 {self.ttft_p95:.2f} s; ITL {1000 * self.itl:.0f} ms"
+
+
+def latency(outcomes: Sequence[Outcome]) -> Latency:
+    ttfts = sorted(o.answer.ttft for o in outcomes if o.answer.ttft is not None)
+    gaps = [o.answer.itl for o in outcomes if o.answer.itl is not None]
+    return Latency(
+        len(outcomes), quantile(ttfts, 0.5), quantile(ttfts, 0.95), statistics.mean(gaps) if gaps else math.nan
+    )
+
+
+def first_miss(sent: Sequence[Outcome], ttft: float, itl: float) -> float:
+    """When, on the monotonic clock, the first request had missed a target; inf where none did. In seconds."""
+    late = [o.began + ttft for o in sent if (math.inf if o.answer.ttft is None else o.answer.ttft) > ttft]
+    slow = [o.ended for o in sent if o.answer.itl is not None and o.answer.itl > itl]
+    return min((*late, *slow), default=math.inf)
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Of sorted values, the smallest that at least such a share does not exceed."""
+    return values[max(0, math.ceil(share * len(values)) - 1)] if values else math.nan
+
+
+def right_answers(engine_alone: str, model: str, shape: Shape) -> dict[str, str]:
+    """What the engine alone answers to each prompt of a shape. Its own cache is kept out of it by a salt."""
+    asked = [Request(r.path, {**r.body, "cache_salt": "alone"}) for r in shape.requests(model)]
+    answers = send_all(engine_alone, asked, 2)
+    wrong = [o.answer.error for o in answers if o.answer.error]
+    if wrong:
+        raise AssertionError(f"the engine alone answers {wrong[0]}")
+    return {prompt_of(o.request): o.answer.text for o in answers}
+
+
+def prompt_of(request: Request) -> str:
+    return str(request.body.get("prompt") or request.body["messages"][0]["content"])
+
+
+def wrong_answers(outcomes: Sequence[Outcome], right: dict[str, str], shape: Shape) -> list[str]:
+    """Answers that lack a token, have one twice, or another one than the engine alone gives."""
+    return [
+        f"{o.request.path}: {o.answer.usage.get('completion_tokens')} tokens {o.answer.text!r}"
+        for o in outcomes
+        if o.answer.usage.get("completion_tokens") != shape.output or o.answer.text != right[prompt_of(o.request)]
+    ]

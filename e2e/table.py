@@ -1,0 +1,101 @@
+"""The live table of the demo: each pool's size and latency against its target, in 80 columns. Pure.
+
+A row says of one pool: when, replicas ready and wanted, TTFT (prefill) or ITL (decode) at the quantile that the
+target is for, whether the target is missed (!), and why the pool has this size in one word. A change of size is told
+in full.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from phasewise_runtime import contract
+
+COLUMNS = 80
+INDENT = " " * 7
+LATENCY = {contract.PREFILL: "ttft", contract.DECODE: "itl"}
+HEAD = f"{'time':>5}  {'pool':<7} {'ready':>5}  {'latency':<12} {'target':<6}  why"
+
+
+@dataclass(frozen=True)
+class Row:
+    role: str
+    ready: int
+    wanted: int
+    measured: float | None
+    """Seconds; None where nothing is known."""
+    target: float
+    reason: str
+
+    @property
+    def in_target(self) -> bool | None:
+        return None if self.measured is None else self.measured <= self.target
+
+
+def rows(status: Mapping[str, Any], metrics: Mapping[str, float], service: str, namespace: str) -> list[Row]:
+    """From the status, with what the operator's metrics know more freshly. Pools that are not there have no row."""
+    return [_row(role, status, metrics, service, namespace) for role in contract.ENGINE_ROLES if role in status]
+
+
+def _row(role: str, status: Mapping[str, Any], metrics: Mapping[str, float], service: str, namespace: str) -> Row:
+    def live(name: str, **labels: str) -> float | None:
+        return find(metrics, name, namespace=namespace, service=service, **labels)
+
+    pool, slo = status[role], status["slo"][LATENCY[role]]
+    wanted = live("phasewise_pool_replicas", role=role, state="wanted")
+    return Row(
+        role=role,
+        ready=pool["ready"],
+        wanted=pool["desired"] if wanted is None else int(wanted),
+        measured=live(f"phasewise_service_{LATENCY[role]}_seconds"),
+        target=seconds(slo["target"]),
+        reason=pool.get("reason") or "",
+    )
+
+
+def decisions(status: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Changes of size that the status still tells, oldest first."""
+    return list(reversed(status.get("scaling", {}).get("decisions", [])))
+
+
+def told(decision: Mapping[str, Any]) -> str:
+    """A change of size with the figures that decided it."""
+    change = f"{decision['role']} {decision['from']} -> {decision['to']}"
+    text = f"{change}  {decision['reason']}: {decision['message']}"
+    return textwrap.fill(text, COLUMNS, initial_indent=INDENT, subsequent_indent=INDENT)
+
+
+def find(samples: Mapping[str, float], name: str, **labels: str) -> float | None:
+    """The one sample of a name with these labels."""
+    wanted = [f'{key}="{value}"' for key, value in labels.items()]
+    series = ((key, value) for key, value in samples.items() if key.partition("{")[0] == name)
+    return next((value for key, value in series if all(label in key for label in wanted)), None)
+
+
+def seconds(duration: str) -> float:
+    """A status's duration in one unit: 430ms, 1.2s, 5m."""
+    for unit, factor in (("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)):
+        if duration.endswith(unit):
+            return float(duration.removesuffix(unit)) * factor
+    raise ValueError(f"{duration!r} is not a duration such as 430ms")
+
+
+def shown(duration: float | None) -> str:
+    if duration is None:
+        return "-"
+    return f"{1000 * duration:.0f}ms" if duration < 1 else f"{duration:.3g}s"
+
+
+def line(clock: float, row: Row) -> str:
+    minutes, rest = divmod(int(clock), 60)
+    latency = f"{LATENCY[row.role].upper()} {shown(row.measured)}{'!' if row.in_target is False else ''}"
+    size = f"{row.ready}/{row.wanted}"
+    text = f"{minutes:>2}:{rest:02}  {row.role:<7} {size:>5}  {latency:<12} {shown(row.target):<6}  {row.reason}"
+    return cut(text.rstrip())
+
+
+def cut(text: str, columns: int = COLUMNS) -> str:
+    return text if len(text) <= columns else f"{text[: columns - 3].rstrip()}..."

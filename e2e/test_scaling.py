@@ -1,0 +1,278 @@
+"""The pools breathe by measured TTFT and ITL, and nothing is lost on the way: one real service, in the order of a day.
+
+The service is the quickstart as it is, its engines capped in CPU so that no pool steals from another, and alone on the
+cluster. Each load finds out by itself what is too much for one pod.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+import yaml
+
+from e2e import cluster, kube, operators, table
+from e2e.conftest import Service, example, shown
+from e2e.load import Load, Outcome, differences, enough, load, make_request
+from e2e.shapes import (
+    GENERATION_HEAVY,
+    PROMPT_HEAVY,
+    GenerationHeavy,
+    PromptHeavy,
+    Shaped,
+    applied,
+    first_miss,
+    latency,
+    right_answers,
+    wrong_answers,
+)
+from e2e.stack import step
+from e2e.watch import Watch
+from phasewise_runtime import contract
+
+START_SECONDS = 200
+GROW_SECONDS = 240
+RETURN_SECONDS = 120
+PATCH_SECONDS = 5
+HOLD_SECONDS = 45
+"""More than twice the stabilization: a pool that were not held would have shrunk."""
+LONGEST = 60
+LONG_STREAMS = 24
+"""On two pods: enough that 1,900 tokens take each of them longer than LONGEST."""
+OTHER = {contract.PREFILL: contract.DECODE, contract.DECODE: contract.PREFILL}
+Right = dict[str, dict[str, str]]
+
+
+@pytest.fixture(scope="module")
+def breathing(namespace: str, pytestconfig: pytest.Config) -> Generator[Service]:
+    manifest = example("breathing", namespace)
+    manifest["spec"]["maxGenerationSeconds"] = LONGEST
+    kube.apply(yaml.safe_dump(manifest), namespace)
+    with shown(pytestconfig), step("service breathing: pools of one to two pods, 400m CPU each"):
+        kube.wait_ready("breathing", namespace, seconds=900)
+    url = cluster.selected().expose(f"{namespace}/breathing:80")
+    yield Service("breathing", namespace, manifest["spec"]["model"]["name"], url)
+    cluster.kubectl("-n", namespace, "delete", "infsvc", "breathing", "--cascade=foreground", "--timeout=180s")
+
+
+@pytest.fixture(scope="module")
+def alone(breathing: Service) -> str:
+    return breathing.expose_engine()
+
+
+@pytest.fixture(scope="module")
+def right(breathing: Service, alone: str) -> Right:
+    return {s.name: right_answers(alone, breathing.model, s) for s in (PROMPT_HEAVY, GENERATION_HEAVY)}
+
+
+@pytest.fixture
+def watch(breathing: Service) -> Watch:
+    found = Watch(breathing.name, breathing.namespace)
+    found.look()
+    return found
+
+
+def set_mode(service: Service, mode: str) -> None:
+    patch = json.dumps({"spec": {"scaling": {"mode": mode}}})
+    cluster.kubectl("-n", service.namespace, "patch", "infsvc", service.name, "--type=merge", "-p", patch)
+
+
+def ask_for(service: Service, role: str, replicas: int) -> None:
+    cluster.kubectl("-n", service.namespace, "scale", f"poolscaler/{service.name}-{role}", f"--replicas={replicas}")
+
+
+def deployment(service: Service, role: str) -> kube.Object:
+    selector = f"{contract.LABEL_SERVICE}={service.name},{contract.LABEL_ROLE}={role}"
+    (found,) = kube.find("deployment", selector, service.namespace)
+    return found
+
+
+def size(service: Service, role: str) -> int:
+    return deployment(service, role)["spec"]["replicas"]
+
+
+def condition(service: Service, kind: str) -> tuple[str, str, str]:
+    return kube.condition(kube.get("infsvc", service.name, service.namespace), kind)
+
+
+@contextmanager
+def sizes(service: Service, role: str) -> Generator[list[int]]:
+    """Every size that a pool is seen to be given, in order."""
+    seen: list[int] = []
+    stop = threading.Event()
+
+    def follow() -> None:
+        while not stop.wait(0.5):
+            if seen[-1:] != [now := size(service, role)]:
+                seen.append(now)
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        stop.set()
+        thread.join()
+
+
+def wait_wanted(watch: Watch, role: str, wanted: int) -> None:
+    assert watch.until(lambda: watch.rows[role].wanted == wanted, GROW_SECONDS), f"{role} is not to grow: {watch.rows}"
+
+
+def wait_grown(watch: Watch, role: str) -> None:
+    done = watch.until(lambda: watch.at(role, 2) and watch.rows[role].in_target is True, GROW_SECONDS)
+    assert done, f"{role} is not back within its target: {watch.rows}"
+
+
+def assert_whole(running: Shaped, right: Right) -> None:
+    """0 failed requests, 0 lost or doubled tokens."""
+    assert [(o.request.path, o.answer.error, o.answer.finish_reason) for o in running.failed] == []
+    assert len(running.outcomes) == len(running.sent)
+    assert wrong_answers(running.outcomes, right[running.shape.name], running.shape) == []
+
+
+def assert_quick(service: Service, running: Shaped, began: float) -> None:
+    """From the first missed target to new replicas; before it, where the load alone said what was to come."""
+    slo = kube.get("infsvc", service.name, service.namespace)["spec"]["slo"]
+    missed = first_miss(running.sent, table.seconds(slo["ttft"]), table.seconds(slo["itl"]))
+    name = deployment(service, running.shape.pool)["metadata"]["name"]
+    patched = operators.writes(began, f"deployments/{name}")[0][0]
+    lag = patched - (missed + time.time() - time.monotonic())
+    print(
+        f"{running.shape.name}, {running.size}: patched {lag:.1f} s after the first miss; {latency(running.outcomes)}"
+    )
+    assert lag < PATCH_SECONDS
+
+
+def return_to_one(service: Service, watch: Watch, role: str, alone: str) -> None:
+    """While requests of all kinds run: a pod that goes away takes none of them with it."""
+    with load(service.url, service.model, workers=2) as running:
+        assert watch.until(lambda: watch.at(role, 1), RETURN_SECONDS), f"{role} does not return: {watch.rows}"
+        enough(running, 2)
+    assert_kept(running, alone)
+
+
+def assert_kept(running: Load, alone: str) -> None:
+    assert [(o.answer.error, o.answer.finish_reason) for o in running.failed] == []
+    assert differences(running.outcomes, alone) == []
+
+
+def test_prompt_heavy_load_grows_prefill_and_leaves_decode(breathing: Service, right: Right, watch: Watch) -> None:
+    began = time.time()
+    with applied(PromptHeavy(breathing.url, breathing.model)) as running:
+        wait_wanted(watch, contract.PREFILL, 2)
+        wait_grown(watch, contract.PREFILL)
+    assert watch.most[contract.DECODE] == 1
+    assert_quick(breathing, running, began)
+    assert_whole(running, right)
+
+
+def test_a_pool_half_of_whose_pods_cannot_be_read_is_held(breathing: Service, watch: Watch, alone: str) -> None:
+    """Nothing but the missing page keeps prefill at two: it shrinks as soon as the page is there again."""
+    assert watch.at(contract.PREFILL, 2), "the load of the test before made it two"
+    pod = kube.pods(breathing.name, contract.PREFILL, breathing.namespace)[0]["metadata"]["name"]
+    with operators.cut_off(pod, breathing.namespace):
+        kube.wait_for(
+            "ScalingActive says that a pod cannot be read",
+            lambda: condition(breathing, "ScalingActive")[:2] == ("False", "Unreadable"),
+            30,
+        )
+        assert "1 of 2" in condition(breathing, "ScalingActive")[2]
+        changed = watch.until(lambda: watch.rows[contract.PREFILL].wanted != 2, HOLD_SECONDS)
+        assert not changed, f"prefill was to have another size: {watch.rows}"
+        assert kube.is_ready(kube.get("pod", pod, breathing.namespace)), "the pod itself is well"
+    return_to_one(breathing, watch, contract.PREFILL, alone)
+    assert condition(breathing, "ScalingActive")[0] == "True"
+
+
+def test_generation_heavy_load_grows_decode_and_leaves_prefill_though_the_operator_is_killed(
+    breathing: Service, right: Right, watch: Watch, alone: str
+) -> None:
+    """Killed between the new replicas and the new pod; who leads then finds a size that it did not decide."""
+    target = table.seconds(kube.get("infsvc", breathing.name, breathing.namespace)["spec"]["slo"]["itl"])
+    began = time.time()
+    with (
+        sizes(breathing, contract.DECODE) as seen,
+        applied(GenerationHeavy(breathing.url, breathing.model, target=target)) as running,
+    ):
+        kube.wait_for("decode is to grow", lambda: size(breathing, contract.DECODE) == 2, GROW_SECONDS, 0.5)
+        ready = deployment(breathing, contract.DECODE)["status"].get("readyReplicas")
+        operators.kill_at_once(operators.leader())
+        assert ready == 1, "the operator was to be killed before the new pod is ready"
+        wait_grown(watch, contract.DECODE)
+    assert seen == [1, 2]
+    assert watch.most[contract.PREFILL] == 1
+    assert_quick(breathing, running, began)
+    assert_whole(running, right)
+    return_to_one(breathing, watch, contract.DECODE, alone)
+
+
+def test_an_outside_autoscaler_is_followed_within_bounds(breathing: Service) -> None:
+    """No pod has to start for it: what is asked for is taken back at once."""
+    set_mode(breathing, "External")
+    kube.wait_for("External", lambda: condition(breathing, "ScalingActive")[1] == "External", 20)
+    for role in contract.ENGINE_ROLES:
+        asked = time.time()
+        ask_for(breathing, role, 2)
+        kube.wait_for(f"{role} of 2", lambda role=role: size(breathing, role) == 2, PATCH_SECONDS, 0.2)
+        name = deployment(breathing, role)["metadata"]["name"]
+        print(
+            f"{role}: patched {operators.writes(asked, f'deployments/{name}')[0][0] - asked:.1f} s after kubectl scale"
+        )
+        ask_for(breathing, role, 9)
+        kube.wait_for("the bound told", lambda: condition(breathing, "ScalingLimited")[0] == "True", 20)
+        assert size(breathing, role) == 2
+        assert size(breathing, OTHER[role]) == 1
+        ask_for(breathing, role, 0)
+        kube.wait_for(f"{role} of 1", lambda role=role: size(breathing, role) == 1, PATCH_SECONDS, 0.2)
+        ask_for(breathing, role, 1)
+        kube.wait_for("no bound in the way", lambda: condition(breathing, "ScalingLimited")[0] == "False", 20)
+
+
+def test_manual_keeps_min(breathing: Service) -> None:
+    set_mode(breathing, "External")
+    ask_for(breathing, contract.PREFILL, 2)
+    kube.wait_for("prefill of 2", lambda: size(breathing, contract.PREFILL) == 2, PATCH_SECONDS)
+    set_mode(breathing, "Manual")
+    kube.wait_for("prefill of min", lambda: size(breathing, contract.PREFILL) == 1, PATCH_SECONDS)
+    assert condition(breathing, "ScalingActive")[:2] == ("False", "Manual")
+
+
+def test_a_stream_longer_than_allowed_on_a_draining_pod_ends_in_an_explicit_error(breathing: Service) -> None:
+    set_mode(breathing, "External")
+    kube.wait_for("External", lambda: condition(breathing, "ScalingActive")[1] == "External", 20)
+    ask_for(breathing, contract.DECODE, 2)
+    kube.wait_for("two decode pods", lambda: ready_pods(breathing, contract.DECODE) == 2, START_SECONDS)
+    running = Load(breathing.url, breathing.model)
+    ask = partial(make_request, breathing.model, chat=True, stream=True, output=1900)
+    threads = [threading.Thread(target=running.send, args=(ask(n, 24),), daemon=True) for n in range(LONG_STREAMS)]
+    for thread in threads:
+        thread.start()
+    kube.wait_for("all streams under way", lambda: all(o.answer.ttft is not None for o in running.sent), 30)
+    ask_for(breathing, contract.DECODE, 1)
+    kube.wait_for(
+        "one decode pod goes", lambda: len(kube.pods(breathing.name, contract.DECODE, breathing.namespace)) == 1
+    )
+    for thread in threads:
+        thread.join(LONGEST + 30)
+    assert len(running.outcomes) == LONG_STREAMS
+    assert [o for o in running.outcomes if is_silent(o)] == []
+    assert [o for o in running.outcomes if o.answer.error] != [], "no stream was longer than allowed"
+    selector = f"{contract.LABEL_SERVICE}={breathing.name},{contract.LABEL_ROLE}={contract.DECODE}"
+    kube.wait_for("it is gone", lambda: len(kube.find("pods", selector, breathing.namespace)) == 1, LONGEST + 60)
+
+
+def ready_pods(service: Service, role: str) -> int:
+    return sum(kube.is_ready(p) for p in kube.pods(service.name, role, service.namespace))
+
+
+def is_silent(outcome: Outcome) -> bool:
+    """Neither whole nor ended by an error event."""
+    if outcome.answer.error:
+        return not outcome.answer.error.startswith("{")
+    return outcome.answer.usage.get("completion_tokens") != outcome.request.body["max_tokens"]
