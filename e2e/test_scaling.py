@@ -205,7 +205,7 @@ def test_generation_heavy_load_grows_decode_and_leaves_prefill_though_the_operat
         operators.kill_at_once(operators.leader())
         assert ready == 1, "the operator was to be killed before the new pod is ready"
         wait_grown(watch, contract.DECODE)
-    assert seen == [1, 2]
+    assert seen == [1, 2], seen
     assert watch.most[contract.PREFILL] == 1
     assert_quick(breathing, running, began)
     assert_whole(running, right)
