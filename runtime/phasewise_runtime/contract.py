@@ -37,7 +37,7 @@ LABEL_LLMD_MODEL: Final = "llm-d.ai/model"
 ANNOTATION_INTENT: Final = "phasewise.dev/intent"
 ANNOTATION_ACCOUNT: Final = "phasewise.dev/service-account"
 ANNOTATION_WANTED: Final = "phasewise.dev/wanted-replicas"
-"""On a pool's Deployment: the size the whole pool is to have. Its own replicas are fewer while a rollout is under way."""
+"""On a pool's Deployment: the size of the whole pool. Its own replicas are fewer while a rollout is under way."""
 ANNOTATION_DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 
 # --- ports -------------------------------------------------------------------------------------------------
@@ -59,8 +59,8 @@ PATH_LIVE: Final = "/livez"
 PATH_READY: Final = "/readyz"
 PATH_METRICS: Final = "/metrics"
 PATH_ACTIVITY: Final = "/activity"
-"""Router, admin port. `?since=N&seconds=S`: answers with the number of arrivals so far as soon as it is not N, or after S
-seconds: who reads the metrics of an idle service can wait here instead of asking again and again."""
+"""Router, admin port. `?since=N&seconds=S`: answers with the number of arrivals so far as soon as it is not N, or after
+S seconds: who reads the metrics of an idle service can wait here instead of asking again and again."""
 
 # --- the launcher, as it is brought into an engine pod -----------------------------------------------------
 LAUNCHER_SOURCE: Final = "/opt/phasewise/launcher.pyz"
