@@ -59,11 +59,11 @@ def send_all(url: str, requests: list[Request], at_once: int) -> list[Outcome]:
         return list(pool.map(lambda r: Outcome(r, client.ask(url, r.path, r.body)), requests))
 
 
-def differences(outcomes: list[Outcome], engine_alone: str) -> list[str]:
+def differences(outcomes: list[Outcome], engine_alone: str, at_once: int = 8) -> list[str]:
     """What the engine alone answers otherwise. Its own cache is kept out of it by a salt."""
     salted = [Request(o.request.path, {**o.request.body, "cache_salt": "alone"}) for o in outcomes]
     found: list[str] = []
-    for outcome, alone in zip(outcomes, send_all(engine_alone, salted, 8), strict=True):
+    for outcome, alone in zip(outcomes, send_all(engine_alone, salted, at_once), strict=True):
         if alone.answer.error or alone.answer.text != outcome.answer.text:
             found.append(f"{outcome.request.path}: {outcome.answer.text!r}, alone {alone.answer.text!r}")
     return found

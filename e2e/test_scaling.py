@@ -159,7 +159,8 @@ def return_to_one(service: Service, watch: Watch, role: str, alone: str) -> None
 
 def assert_kept(running: Load, alone: str) -> None:
     assert [(o.answer.error, o.answer.finish_reason) for o in running.failed] == []
-    assert differences(running.outcomes, alone) == []
+    # One by one: prompts that wait in the engine, sent to it past the router, would look like a load.
+    assert differences(running.outcomes, alone, at_once=1) == []
 
 
 def test_prompt_heavy_load_grows_prefill_and_leaves_decode(breathing: Service, right: Right, watch: Watch) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from e2e import cluster, kube, operators, table
 
-EVERY = 2.0
+EVERY = 3.0
 LOG_SECONDS = 15.0
 """How long a log goes without a line where nothing changes."""
 

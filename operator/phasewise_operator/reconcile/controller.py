@@ -29,6 +29,7 @@ from phasewise_operator.reconcile.observe import observe
 from phasewise_operator.reconcile.plan import Plan, make_plan, repair_plan
 from phasewise_operator.reconcile.report import Verdict
 from phasewise_operator.reconcile.status import (
+    FIGURES_SECONDS,
     LIVE_CONDITIONS,
     conditions,
     fresh_decisions,
@@ -187,7 +188,10 @@ class Controller:
     async def _put_status(self, live: Manifest, status: Manifest, verdicts: Sequence[Verdict]) -> None:
         before, meta = live.get("status", {}), live["metadata"]
         key = (meta["namespace"], meta["name"])
-        if not is_news(before, status, time.monotonic() - self.last_write.get(key, -math.inf)):
+        since = time.monotonic() - self.last_write.get(key, -math.inf)
+        if not is_news(before, status, since):
+            if status != before and since < FIGURES_SECONDS:
+                self.queue.add_after(key, FIGURES_SECONDS - since + 0.1)  # what is held back now is not forgotten
             return
         identity = {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]}
         manifest = {"apiVersion": live["apiVersion"], "kind": live["kind"], "metadata": identity, "status": status}

@@ -31,6 +31,8 @@ from phasewise_operator.render.context import Context
 from phasewise_operator.scaling.state import NO_ADVICE, Advice
 from phasewise_runtime import contract
 
+MEASURED = "Measured"
+"""ScalingActive where sizes follow what is measured."""
 TITLES = {contract.PREFILL: "PrefillReady", contract.DECODE: "DecodeReady", contract.ROUTER: "RouterReady"}
 
 
@@ -215,7 +217,7 @@ def scaling_verdicts(ctx: Context, plan: Plan) -> list[Verdict]:
     elif unknown:
         active = Verdict("ScalingActive", ConditionStatus.FALSE, unknown.reason, f"the pools are held: {told}")
     else:
-        reason = "External" if mode is ScalingMode.EXTERNAL else "Measured"
+        reason = "External" if mode is ScalingMode.EXTERNAL else MEASURED
         active = Verdict("ScalingActive", ConditionStatus.TRUE, reason, told)
     if limited:
         return [active, Verdict("ScalingLimited", ConditionStatus.TRUE, limited.limit, told)]

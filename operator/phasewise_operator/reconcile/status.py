@@ -24,7 +24,7 @@ from phasewise_operator.api.status import (
 from phasewise_operator.kinds import POOL_SCALER, Manifest
 from phasewise_operator.observed import Observed
 from phasewise_operator.reconcile.plan import Plan
-from phasewise_operator.reconcile.report import Verdict, role_views
+from phasewise_operator.reconcile.report import MEASURED, Verdict, role_views
 from phasewise_operator.render.context import Context
 from phasewise_operator.render.router import service_url
 from phasewise_operator.render.scaler import scaler_name, scaler_status
@@ -203,9 +203,18 @@ def is_news(before: Manifest, after: Manifest, since: float) -> bool:
 
 def _without_figures(status: Manifest) -> Manifest:
     slo = {name: measure["target"] for name, measure in status.get("slo", {}).items()}
-    told = [_without_load(c) for c in status.get("conditions", []) if c["type"] != "ScalingLimited"]
+    told = [_without_load(c) for c in status.get("conditions", []) if not (_is_measured(status) and _is_bound(c))]
     pools = {role: {**status[role], "reason": ""} for role in contract.ENGINE_ROLES if role in status}
     return {**status, **pools, "slo": slo, "conditions": told}
+
+
+def _is_measured(status: Manifest) -> bool:
+    return any(c["type"] == "ScalingActive" and c["reason"] == MEASURED for c in status.get("conditions", []))
+
+
+def _is_bound(condition: Manifest) -> bool:
+    """With sizes that follow the load, bounds come into the way and go again by themselves."""
+    return condition["type"] == "ScalingLimited"
 
 
 def _without_load(condition: Manifest) -> Manifest:

@@ -187,5 +187,5 @@ async def test_where_others_decide_it_measures_and_says_nothing(mode: str, stage
     stage.store.put(INFERENCE_SERVICE, live)
     seen = stage.pods["router"].pages
     await until("another round", lambda: stage.pods["router"].pages > seen + 1)
+    await until("nothing is said of sizes", lambda: stage.loop.advice(KEY, "s").verdicts == {})
     assert stage.loop.advice(KEY, "s").signals is not None
-    assert stage.loop.advice(KEY, "s").verdicts == {}

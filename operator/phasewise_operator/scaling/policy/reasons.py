@@ -89,7 +89,7 @@ def _why_smaller(plan: Plan) -> tuple[str, str]:
     time = seconds(plan.stabilization)
     if plan.quiet and plan.size <= plan.pool.min:
         return IDLE, f"No traffic for {time}"
-    return LOAD_FELL, f"{counted(plan.size, 'replica')} were enough for {time}"
+    return LOAD_FELL, f"No more than {counted(plan.size, 'replica')} needed for {time}"
 
 
 def _why_same(plan: Plan) -> tuple[str, str]:
