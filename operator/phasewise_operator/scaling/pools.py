@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
 from phasewise_operator.api.spec import Replicas
 from phasewise_operator.observed import Observed, PodView, Workload
 from phasewise_operator.render.context import Context, gpus_per_replica
 from phasewise_operator.scaling.state import Pool, Targets
+
+DEFAULT_BATCH: Final = 256
+"""vLLM's max-num-seqs where nothing is said, on most accelerators."""
 
 
 def targets_of(ctx: Context) -> Targets:
@@ -59,8 +63,14 @@ def _pool(ctx: Context, observed: Observed, role: str) -> Pool:
         ready=sum(p.ready for p in staying),
         unschedulable=sum(bool(p.unschedulable) for p in staying),
         gpus=gpus,
+        batch=_batch(ctx),
         gpus_beside=_gpus_beside(observed, role, pods, wanted),
     )
+
+
+def _batch(ctx: Context) -> int:
+    told = str(ctx.spec.engine.args.get("max-num-seqs", ""))
+    return int(told) if told.isdecimal() else DEFAULT_BATCH
 
 
 def _gpus_beside(observed: Observed, role: str, pods: Sequence[PodView], wanted: int) -> int:

@@ -171,6 +171,8 @@ class Pool:
     """Pods for which the scheduler finds no node."""
     gpus: int = 0
     """GPUs a replica."""
+    batch: int = 0
+    """Requests that an engine runs at once at most; 0: not known."""
     gpus_beside: int = 0
     """GPUs held by pods that `wanted` does not count: terminating ones, and those of other revisions."""
 

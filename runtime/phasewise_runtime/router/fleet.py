@@ -204,6 +204,7 @@ class Fleet:
             log.info("pod gone", extra={"pod": entry.pod.name, "role": entry.pod.role})
             if not any(e.pod.name == entry.pod.name for e in self._entries.values()):
                 self._loads.drop(entry.pod.role, entry.pod.name)
+                self._metrics.forget_pod(entry.pod.name)
             if entry.legs:
                 asyncio.get_running_loop().call_later(GONE_GRACE_SECONDS, self._end_legs, entry)
 

@@ -83,6 +83,11 @@ class Metrics:
         for phase in ("queue", "prefill", "decode_first_token"):
             self.ttft_phase.labels(phase)
 
+    def forget_pod(self, name: str) -> None:
+        """Its series go with a pod: pools that breathe would fill the page with the names of pods that are gone."""
+        for metric in (self.kv_handover, self.kv_params_missing, self.ejections):
+            metric.remove_by_labels({"pod": name})
+
 
 def _full(name: str) -> str:
     """Names that other processes read are the contract's, whole; the others are short."""

@@ -5,6 +5,7 @@
 | failed                       | failed                                                                             |
 | in an error of the client's  | nothing                                                                            |
 | left before its first token  | ttft_missed where it had waited longer than the target, else nothing               |
+| left in the stream, no ITL   | ttft_missed where TTFT was, else nothing                                           |
 | otherwise, TTFT measured     | what TTFT and ITL say; where ITL was not measured, such as with one token, TTFT alone |
 | otherwise                    | nothing                                                                            |
 """
@@ -70,4 +71,7 @@ def result(outcome: str, seen: Seen, targets: Targets) -> str | None:
     if outcome == CLIENT_GONE and seen.waited is not None:
         # Impatient clients must not hide a breach.
         return SLO_TTFT_MISSED if targets.overdue(seen.waited) else None
+    if outcome == CLIENT_GONE and seen.itl is None and seen.ttft is not None:
+        # Nor may those who leave a slow stream: how slow it was is not known.
+        return SLO_TTFT_MISSED if targets.overdue(seen.ttft) else None
     return None if seen.ttft is None else judge(seen.ttft, seen.itl, targets)

@@ -86,3 +86,20 @@ async def test_the_gauge_of_a_pod_goes_when_its_last_leg_ends() -> None:
     assert metrics.registry.get_sample_value("phasewise_router_pod_inflight", labels) is None
     fleet.report_failure(POD, "late", hard=True)  # of a pod that is no longer known: nothing happens
     assert fleet.candidates("decode") == []
+
+
+async def test_what_is_counted_by_pod_goes_with_the_pod() -> None:
+    """Pools that breathe have many pods in a router's life."""
+    fleet, metrics = fleet_with_an_excluded_pod()
+    metrics.kv_handover.labels(POD.name).set(1)
+    fleet.remove(POD.uid)
+    named = {s.name for m in metrics.registry.collect() for s in m.samples if s.labels.get("pod") == POD.name}
+    assert named == set()
+
+
+async def test_a_pod_of_the_same_name_keeps_its_series() -> None:
+    fleet, metrics = fleet_with_an_excluded_pod()
+    fleet.put(replace(POD, uid="u1"))
+    fleet.remove(POD.uid)
+    named = {s.name for m in metrics.registry.collect() for s in m.samples if s.labels.get("pod") == POD.name}
+    assert "phasewise_router_ejections_total" in named

@@ -94,8 +94,8 @@ class _View:
     needs: Mapping[str, Need]
     misses: Mapping[str, Miss]
     """By role: the miss that concerns the pool, curable by it or not."""
-    settled: bool
-    """All pools have been whole, and without a backlog, for long enough to judge by what was measured."""
+    settled: frozenset[str]
+    """Pools that have been whole, and without a backlog, for long enough to judge by what was measured."""
     whole: bool
 
 
@@ -118,9 +118,9 @@ def _look(
     now: float, targets: Targets, pools: Sequence[Pool], signals: Signals, memory: Memory
 ) -> tuple[_View, Memory]:
     """Learn from the signals, ask the models, and judge what was measured."""
-    load = measure(signals)
-    elapsed = min(load.window, now - memory.at) if memory.at is not None else load.window
     by_role = {p.role: p for p in pools}
+    load = measure(signals, by_role[DECODE].batch)
+    elapsed = min(load.window, now - memory.at) if memory.at is not None else load.window
     decode_blocked = decode.counted_blocked(load, memory.blocked, targets)
     room = decode.learn_room(memory.room, load, decode_blocked, now)
     decode_full = decode.full(load, decode_blocked)
@@ -154,7 +154,7 @@ def _look(
         load=load,
         needs=needs,
         misses=reasons.concerned(needs, itl, ttft),
-        settled=all(correction.settled(memory.pools[p.role], now, signals.slo_window) for p in pools),
+        settled=frozenset(p.role for p in pools if correction.settled(memory.pools[p.role], now, signals.slo_window)),
         whole=whole(signals),
     )
     return view, memory
@@ -164,7 +164,9 @@ def _plan(now: float, pool: Pool, view: _View, stabilization: float, memory: Poo
     """The size of one pool before any limit, and what to remember of it."""
     need, miss = view.needs[pool.role], view.misses.get(pool.role)
     missed = miss is not None and miss.role == pool.role
-    stepped = missed and view.settled and not pool.unschedulable and need.size <= pool.wanted
+    # ITL is made by decode alone, TTFT by both.
+    concerned = {pool.role} if miss and miss.reason == feedback.ITL_MISSED else view.needs.keys()
+    stepped = missed and view.settled >= concerned and not pool.unschedulable and need.size <= pool.wanted
     if stepped:
         memory = replace(memory, correction=correction.learn(memory.correction, need, pool, now))
     up, slack = correction.apply(memory.correction, need, now)
@@ -185,6 +187,7 @@ def _plan(now: float, pool: Pool, view: _View, stabilization: float, memory: Poo
         size=size,
         enough=max(up, slack),
         stabilization=stabilization,
+        whole=view.whole,
     )
     return plan, replace(memory, asked=asked_all)
 

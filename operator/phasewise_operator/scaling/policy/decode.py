@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from phasewise_operator.scaling.policy.itl_law import ENOUGH_TOKENS, HEADROOM, ItlLaw
-from phasewise_operator.scaling.policy.load import Load
+from phasewise_operator.scaling.policy.load import KV_FULL, Load
 from phasewise_operator.scaling.policy.memory import Outputs, Room
 from phasewise_operator.scaling.policy.sizing import SLACK, Need, carefully
 from phasewise_operator.scaling.policy.wording import counted, figure, percent, seconds
@@ -19,8 +19,6 @@ KV_CACHE_FULL = "KvCacheFull"
 DECODE_ADMISSION = "DecodeAdmission"
 ITL_UNATTAINABLE = "ItlUnattainable"
 
-KV_FULL = 0.85
-"""Use of the KV cache beyond which requests begin to be preempted or to wait, since streams grow."""
 FILL = 0.80
 """Use of KV cache or batch that a pool is sized to where room is what it lacks: streams come in lumps."""
 ROOM_SECONDS = 1800.0
@@ -75,7 +73,7 @@ def need(
     if load.quiet:
         return Need(0, 0, 0.0, DECODE_LOAD, "No traffic")
     holds = min(law.capacity(targets.itl), max(1.0, FILL * room.streams) if room else math.inf)
-    pace = min(HEADROOM * targets.itl, law.at(holds)) if law.known else HEADROOM * targets.itl
+    pace = min(targets.itl, law.at(holds)) if law.known else HEADROOM * targets.itl
     lasting = arrivals * (outputs.length or 0.0) * pace
     by_itl = _by_itl(streams(load, pace, lasting), holds, targets, law, pool)
     # The first of the largest names the reason: what is short now before what will be.
@@ -133,7 +131,7 @@ def _by_itl(number: float, holds: float, targets: Targets, law: ItlLaw, pool: Po
     if not law.known:
         return Need(1, 1, number, DECODE_LOAD, "No stream has been decoded yet: what a replica holds is not known")
     target = seconds(targets.itl)
-    if law.alone > targets.itl:
+    if law.alone > targets.itl and law.knows_alone:
         message = (
             f"One stream alone has an ITL of {seconds(law.alone)}; the target is {target}, which no number of replicas "
             "meets. A larger itl, a faster accelerator or tensor parallelism would help"
@@ -143,7 +141,7 @@ def _by_itl(number: float, holds: float, targets: Targets, law: ItlLaw, pool: Po
 
     def size(factor: float) -> int:
         enough = max(1, math.ceil(number * factor / holds))
-        return carefully(enough, pool) if law.thin else enough
+        return carefully(enough, pool) if law.thin or not law.knows_alone else enough
 
     each = f"{figure(holds)} a replica" if math.isfinite(holds) else "any number a replica"
     limit = f"within {target} ITL" if holds >= law.capacity(targets.itl) else "for which it has room"

@@ -131,9 +131,11 @@ def _by_overdue(load: Load, parts: TtftParts, queue: str | None, aggregated: boo
     if phase == "prefill":
         shared = load.prefill.batch >= ALONE
         return (PREFILL, "prefill, behind other prompts") if shared else (None, "prefill of single prompts")
-    if aggregated or load.decode.blocked > 0 or (parts.admission or 0.0) >= (parts.transfer or 0.0):
+    if aggregated or load.decode.blocked > 0:
         return DECODE, "decode, waiting for room"
-    return None, "KV transfer"
+    if parts.admission is None:
+        return None, "decode or KV transfer, which of them is not known since no request has come through"
+    return (DECODE, "decode, waiting for room") if parts.admission >= (parts.transfer or 0.0) else (None, "KV transfer")
 
 
 def _by_parts(

@@ -3,7 +3,7 @@
 Each pod's (streams, ITL) of a load window is a sample; weighted least squares with exponential forgetting over
 sufficient statistics. The line goes through the samples' centre; only its slope may be in doubt. While the samples
 hardly differ in streams the slope is drawn (ridge) to the prior: half of the ITL at the centre is floor, half grows
-with the streams. That errs to the safe side: engines have more floor and less slope where batches are small.
+with the streams.
 Imports the standard library only.
 """
 
@@ -20,7 +20,14 @@ MEMORY_SECONDS = 600.0
 ENOUGH_TOKENS = 50.0
 """Gaps between tokens for a sample to count in full."""
 HEADROOM = 0.9
-"""Share of the ITL target that a replica is filled to: streams come in lumps and the law is a mean."""
+"""Share of what the ITL target leaves above a stream alone that a replica is filled to: streams come in lumps and the
+law is a mean."""
+NEAR_ALONE = 2.0
+"""Streams on a pod up to which a sample tells what a stream alone has."""
+SURE_WEIGHT = 10.0
+"""Load windows of a pod: fewer may all have been seen while streams and their ITL were still coming up together."""
+SURE_SPREAD = 0.3
+"""Spread of the streams over their mean from which on the floor is not an extrapolation of the prior."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,14 @@ class ItlLaw:
     def thin(self) -> bool:
         """The prior has more to say on the slope than the samples."""
         return self.spread < self._prior_strength
+
+    @property
+    def knows_alone(self) -> bool:
+        """What a stream alone has was seen, and not merely drawn from the prior: at many streams that says half."""
+        if self.weight <= 0:
+            return False
+        spread = math.sqrt(self.spread / self.weight)
+        return self.streams <= NEAR_ALONE or (self.weight >= SURE_WEIGHT and spread >= SURE_SPREAD * self.streams)
 
     @property
     def _prior_strength(self) -> float:
@@ -76,7 +91,7 @@ class ItlLaw:
 
     def capacity(self, target: float) -> float:
         """Streams that a replica holds within HEADROOM of the target; at least one, no end where none slows another."""
-        room = HEADROOM * target - self.floor
+        room = self.alone + HEADROOM * (target - self.alone) - self.floor
         if self.slope <= 0:
             return math.inf if room >= 0 else 1.0
         return max(1.0, room / self.slope)

@@ -14,6 +14,8 @@ from phasewise_runtime.contract import DECODE, PREFILL
 QUEUE = 2.0
 """Mean legs in flight on a pod from which on some wait for others."""
 HALF = 0.5
+KV_FULL = 0.85
+"""Use of the KV cache beyond which requests begin to be preempted or to wait, since streams grow."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,8 @@ class Load:
     quiet: bool
 
 
-def measure(signals: Signals) -> Load:
-    """The load that the signals tell of."""
+def measure(signals: Signals, batch: int = 0) -> Load:
+    """The load that the signals tell of. `batch`: streams that a decode engine runs at most; 0: not known."""
     unseen = 1 / signals.routers.share
     return Load(
         window=signals.load_window,
@@ -74,20 +76,20 @@ def measure(signals: Signals) -> Load:
         queued=signals.queued * unseen,
         awaiting={phase: n * unseen for phase, n in signals.awaiting.items()},
         overdue={phase: n * unseen for phase, n in signals.overdue.items()},
-        prefill=_of_pool(signals.pools.get(PREFILL), unseen),
-        decode=_of_pool(signals.pools.get(DECODE), unseen),
+        prefill=_of_pool(signals.pools.get(PREFILL), unseen, 0),
+        decode=_of_pool(signals.pools.get(DECODE), unseen, batch),
         quiet=signals.quiet,
     )
 
 
-def _of_pool(pool: PoolSignals | None, unseen_routers: float) -> PoolLoad:
+def _of_pool(pool: PoolSignals | None, unseen_routers: float, batch: int) -> PoolLoad:
     if pool is None or not pool.pods:
         return PoolLoad()
     pods = list(pool.pods.values())
     unseen = 1 / pool.coverage.share if pool.coverage.share > 0 else 1.0
     by_routers = unseen * unseen_routers
     itl = [p.itl for p in pods if p.itl is not None]
-    places = [(p.running or 0.0, p.blocked or 0.0) for p in pods]
+    places = [(p.running or 0.0, _blocked(p, batch)) for p in pods]
     crowded = [r for r, b in places if b and r]
     room = sum(crowded) / len(crowded) if crowded else None
     kv = [p.kv_usage for p in pods if p.kv_usage is not None]
@@ -99,11 +101,18 @@ def _of_pool(pool: PoolSignals | None, unseen_routers: float) -> PoolLoad:
         room=room,
         free=sum(max(0.0, room - r) for r, b in places if not b) * unseen if room else 0.0,
         fullest=max(r for r, _ in places),
-        blocked=sum(p.blocked or 0.0 for p in pods) * unseen,
+        blocked=sum(blocked for _, blocked in places) * unseen,
         tokens=sum(p.tokens for p in pods) * unseen,
         slowest=max(itl) if itl else None,
         kv=sum(kv) / len(kv) if kv else None,
     )
+
+
+def _blocked(pod: PodLoad, batch: int) -> float:
+    """Requests that wait for room. An engine calls those so, too, that merely wait for their turn in a step."""
+    if batch and (pod.running or 0.0) < batch and (pod.kv_usage or 0.0) <= KV_FULL:
+        return 0.0
+    return pod.blocked or 0.0
 
 
 def _busy(pod: PodLoad, unseen_routers: float) -> float:

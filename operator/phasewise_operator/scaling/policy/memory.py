@@ -59,11 +59,15 @@ class Prompts:
     """...and the decode legs beside them: a request may go to decode at once."""
     after: float | None = None
     """Seconds from the end of prefill to the first token where decode is not congested."""
+    most: float | None = None
+    """Seconds that prompts were in the engine's batch, on average: their cost cannot be more."""
 
     @property
     def seconds(self) -> float | None:
-        """Busy seconds of a replica a leg."""
-        return self.busy / self.legs if self.legs > 0 and self.busy > 0 else None
+        """Busy seconds of a replica a leg. Legs that clients gave up kept it busy, too, and are not counted."""
+        if self.legs <= 0 or self.busy <= 0:
+            return None
+        return self.busy / self.legs if self.most is None else min(self.most, self.busy / self.legs)
 
     @property
     def share(self) -> float:

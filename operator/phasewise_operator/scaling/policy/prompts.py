@@ -31,6 +31,8 @@ def learn(old: Prompts, load: Load, parts: TtftParts, elapsed: float, waiting: b
     if not waiting:
         taken, served = _bounded(old.taken, old.served, SHARE_LEGS)
         new = replace(new, taken=taken + load.prefill.legs * fresh, served=served + load.decode.legs * fresh)
+    if parts.prefill is not None:
+        new = replace(new, most=parts.prefill + ROUTER_SECONDS)
     if load.decode.blocked == 0 and (after := _after(parts)) is not None:
         weight = 1.0 if old.after is None else min(1.0, elapsed / AFTER_SECONDS)
         new = replace(new, after=(old.after or 0.0) * (1 - weight) + after * weight)

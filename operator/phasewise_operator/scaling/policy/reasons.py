@@ -44,6 +44,8 @@ class Plan:
     enough: int
     """The smallest size that would do now."""
     stabilization: float
+    whole: bool = True
+    """Every pod of the service could be read."""
 
 
 def concerned(needs: Mapping[str, Need], itl: Miss | None, ttft: Miss | None) -> dict[str, Miss]:
@@ -111,10 +113,16 @@ def _why_same(plan: Plan) -> tuple[str, str]:
         (
             max(plan.enough, pool.min) < pool.wanted,
             STABILIZING,
-            f"{_enough(plan)} would do; taken away when that has held for {seconds(plan.stabilization)}",
+            f"{_enough(plan)} would do; {_until(plan)}",
         ),
     )
     return next(((r, m) for holds, r, m in cases if holds), (WITHIN_TARGETS, need.message + _with_extra(plan)))
+
+
+def _until(plan: Plan) -> str:
+    if not plan.whole:
+        return "nothing is taken away while some pod of the service cannot be read"
+    return f"taken away when that has held for {seconds(plan.stabilization)}"
 
 
 def _enough(plan: Plan) -> str:

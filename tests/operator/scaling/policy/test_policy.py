@@ -63,7 +63,7 @@ PREFILL_BEHIND = busy(1, 1, rate=2.0, awaiting={"prefill": 12.0}, active=14.0)
     ("signals", "sizes", "reasons", "words"),
     [
         (busy(rate=1.0), (2, 1), ("PrefillLoad", "WithinTargets"), "1.0 requests/s x 0.50 s a prompt need 2 replicas"),
-        (busy(rate=10.0), (7, 1), ("PrefillLoad", "WithinTargets"), "36 streams at 52 a replica within 40 ms ITL"),
+        (busy(rate=10.0), (7, 1), ("PrefillLoad", "WithinTargets"), "a replica within 40 ms ITL"),
         (PREFILL_BEHIND, (3, 1), ("Backlog", "WithinTargets"), "11 prompts wait behind others"),
         (busy(rate=0.2), (1, 1), ("WithinTargets", "WithinTargets"), "0.20 requests/s"),
     ],
@@ -109,7 +109,7 @@ def decoding(n: int, **changes: Any) -> Signals:
         (decoding(2, blocked=2.0, overdue={"decode": 1.0}), 3, "DecodeAdmission"),
         (decoding(2, waiting=9.0), 2, "WithinTargets"),  # KV transfer is no lack of room
         (decoding(2, itl=0.06), 4, "DecodeLoad"),
-        (decoding(2, itl=0.3), 2, "ItlUnattainable"),
+        (decoding(2, itl=0.3), 4, "DecodeLoad"),  # at many streams nobody knows what one alone would have,
     ],
 )
 def test_decode_grows_for_its_own_reasons_and_prefill_does_not(signals: Signals, decode: int, reason: str) -> None:

@@ -177,7 +177,7 @@ TRAJECTORIES = [
         Shape(rate=at((0, 0.5), (40, 6)), nodes=3),
         300,
         final={"prefill": (4, 12), "decode": (1, 3)},
-        reasons=frozenset({"Unschedulable"}),
+        reasons=frozenset({"Backlog"}),
     ),
     Trajectory(
         "GPU budget of 8",
