@@ -14,7 +14,7 @@ from phasewise_operator.scaling.state import Latency, Outcomes, Signals, TtftPar
 def decoding(streams: float, itl: float, blocked: float = 0.0, kv: float = 0.1) -> Signals:
     """One decode pod; the targets are 2 s and 40 ms."""
     load = {"concurrency": streams, "busy": 1.0, "legs": 5.0, "running": streams, "itl": itl}
-    decode = pods("decode", 1, **load, tokens=streams / itl * 10, blocked=blocked, kv_usage=kv)
+    decode = pods("decode", 1, None, **load, tokens=streams / itl * 10, blocked=blocked, kv_usage=kv)
     prompts = pods("prefill", 1, concurrency=0.1, busy=0.1, legs=5.0)
     return look({"prefill": prompts, "decode": decode}, arrivals=0.5, active=streams)
 
@@ -67,7 +67,7 @@ def test_decode_is_corrected_though_prefill_has_a_queue_that_never_ends() -> Non
         outcomes=Outcomes(met=10, itl_missed=10),
         itl=Latency(20, 0.05, 0.05, 0.06, 0.06),
     )
-    decode = pods("decode", 1, concurrency=6.0, busy=1.0, legs=30.0, running=6.0, itl=0.0385, tokens=1500.0)
+    decode = pods("decode", 1, concurrency=6.0, busy=1.0, legs=30.0, running=6.0, itl=0.037, tokens=1500.0)
     slow = look(
         {"prefill": slow.pools["prefill"], "decode": decode},
         **{k: getattr(slow, k) for k in ("arrivals", "active", "awaiting", "outcomes", "itl")},
