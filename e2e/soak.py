@@ -26,6 +26,7 @@ NAME, NAMESPACE = "soak", "default"
 ROUNDS = 10
 """Of two scale-ups and two scale-downs each."""
 STREAMS = 8
+"""Requests at once. Each is a stream in decode; the router puts every second one together for its client."""
 UP_SECONDS, DOWN_SECONDS = 300, 180
 
 
@@ -43,6 +44,7 @@ def main() -> int:
     except (ClusterError, ImageError, AssertionError) as error:
         print(f"soak: {error}", file=sys.stderr)
         return 1
+    cluster.kubectl("delete", "infsvc", NAME, "--cascade=foreground", "--timeout=180s")
     return report(running, sorted(lags))
 
 
