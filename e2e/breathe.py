@@ -13,7 +13,7 @@ from e2e.stack import step
 from e2e.watch import Printer, Watch
 from phasewise_runtime import contract
 
-LOAD_SECONDS = 240
+LOAD_SECONDS = 420
 RETURN_SECONDS = 120
 LATELY = 15.0
 

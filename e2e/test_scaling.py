@@ -36,7 +36,7 @@ from e2e.watch import Watch
 from phasewise_runtime import contract
 
 START_SECONDS = 200
-GROW_SECONDS = 240
+GROW_SECONDS = 420
 RETURN_SECONDS = 120
 PATCH_SECONDS = 5
 HOLD_SECONDS = 45
