@@ -23,7 +23,7 @@ from phasewise_runtime import contract
 
 SERVICE = "quickstart"
 NAMESPACE = "default"
-PROMPTS = 16
+PROMPTS = 40
 SETTLE_SECONDS = 240
 
 
