@@ -12,12 +12,10 @@ import os
 import statistics
 import sys
 import time
-import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 from e2e import cluster, kube, operators, table
-from e2e.load import Request, make_request
-from e2e.shapes import PROMPT_HEAVY, PromptHeavy
+from e2e.shapes import PromptHeavy, quantile
 
 from phasewise_runtime import contract
 
@@ -47,23 +45,20 @@ def stabilize(time_: str) -> None:
     cluster.kubectl("-n", NAMESPACE, "patch", "infsvc", SERVICE, "--type=merge", "-p", patch)
 
 
-def deployment() -> kube.Object:
-    selector = f"{contract.LABEL_SERVICE}={SERVICE},{contract.LABEL_ROLE}={contract.PREFILL}"
-    (found,) = kube.find("deployment", selector, NAMESPACE)
-    return found
+def prefill() -> kube.Object:
+    return kube.deployment(SERVICE, contract.PREFILL, NAMESPACE)
 
 
 def burst(url: str, model: str) -> float:
     """Seconds until prefill was to be larger, once it is as small as it may be and idle."""
-    name = deployment()["metadata"]["name"]
-    kube.wait_for("prefill of one pod", lambda: deployment()["spec"]["replicas"] == 1, SETTLE_SECONDS)
+    name = prefill()["metadata"]["name"]
+    kube.wait_for("prefill of one pod", lambda: prefill()["spec"]["replicas"] == 1, SETTLE_SECONDS)
     traffic = PromptHeavy(url, model)
     began = time.time()
     with ThreadPoolExecutor(PROMPTS) as pool:
-        for n in range(PROMPTS):
-            request = make_request(model, n, PROMPT_HEAVY.prompt, chat=True, stream=True, output=PROMPT_HEAVY.output)
-            pool.submit(traffic.send, Request(request.path, {**request.body, "cache_salt": uuid.uuid4().hex}))
-        kube.wait_for("prefill is to grow", lambda: deployment()["spec"]["replicas"] > 1, 30, 0.2)
+        for _ in range(PROMPTS):
+            pool.submit(traffic.send_next)
+        kube.wait_for("prefill is to grow", lambda: prefill()["spec"]["replicas"] > 1, 30, 0.2)
     if traffic.failed:
         raise SystemExit(f"{len(traffic.failed)} requests failed: {traffic.failed[0].answer.error}")
     return operators.writes(began, f"deployments/{name}")[0][0] - began
@@ -71,9 +66,8 @@ def burst(url: str, model: str) -> float:
 
 def told(what: str, seconds: list[float]) -> None:
     ordered = sorted(seconds)
-    p95 = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
     print(f"{what}, {len(ordered)} times:")
-    print(f"p50 {statistics.median(ordered):.2f} s, p95 {p95:.2f} s, max {ordered[-1]:.2f} s")
+    print(f"p50 {statistics.median(ordered):.2f} s, p95 {quantile(ordered, 0.95):.2f} s, max {ordered[-1]:.2f} s")
 
 
 if __name__ == "__main__":

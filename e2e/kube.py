@@ -33,6 +33,12 @@ def pods(service: str, role: str, namespace: str = "default") -> list[Object]:
     return [p for p in find("pods", selector, namespace) if "deletionTimestamp" not in p["metadata"]]
 
 
+def deployment(service: str, role: str, namespace: str = "default") -> Object:
+    """The one Deployment of a pool, between rollouts."""
+    (found,) = find("deployment", f"{contract.LABEL_SERVICE}={service},{contract.LABEL_ROLE}={role}", namespace)
+    return found
+
+
 def is_ready(pod: Object) -> bool:
     return condition(pod, "Ready")[0] == "True"
 

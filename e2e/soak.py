@@ -64,9 +64,7 @@ def serve() -> tuple[str, str]:
 
 def ask_for(role: str, replicas: int) -> float:
     """Ask the pool's scaler; seconds until its Deployment was written."""
-    selector = f"{contract.LABEL_SERVICE}={NAME},{contract.LABEL_ROLE}={role}"
-    (deployment,) = kube.find("deployment", selector, NAMESPACE)
-    path = f"deployments/{deployment['metadata']['name']}"
+    path = f"deployments/{kube.deployment(NAME, role)['metadata']['name']}"
     asked = time.time()
     cluster.kubectl("-n", NAMESPACE, "scale", f"poolscaler/{NAME}-{role}", f"--replicas={replicas}")
     return kube.wait_for(f"{role} of {replicas}", lambda: operators.writes(asked, path), 30, 0.5)[0][0] - asked

@@ -87,9 +87,7 @@ def ask_for(service: Service, role: str, replicas: int) -> None:
 
 
 def deployment(service: Service, role: str) -> kube.Object:
-    selector = f"{contract.LABEL_SERVICE}={service.name},{contract.LABEL_ROLE}={role}"
-    (found,) = kube.find("deployment", selector, service.namespace)
-    return found
+    return kube.deployment(service.name, role, service.namespace)
 
 
 def size(service: Service, role: str) -> int:

@@ -45,7 +45,7 @@ async def _write(kube: Kube, store: Store, intent: Manifest, observed: Observed,
     kind, meta = kind_of(intent), intent["metadata"]
     try:
         if (kind.name, meta["name"]) not in observed.children:
-            taken = await _taken_by(kube, intent, uid)
+            taken = _taken_by(await kube.get(kind, meta["namespace"], meta["name"]), intent, uid)
             if taken:
                 return Failure(kind.name, meta["name"], "NameConflict", taken, refused=False)
         live = await kube.apply(intent)
@@ -62,7 +62,7 @@ async def _create(kube: Kube, store: Store, intent: Manifest, uid: str) -> Failu
     kind, meta = kind_of(intent), intent["metadata"]
     try:
         live = await kube.get(kind, meta["namespace"], meta["name"])
-        taken = await _taken_by(kube, intent, uid)
+        taken = _taken_by(live, intent, uid)
         if taken:
             return Failure(kind.name, meta["name"], "NameConflict", taken, refused=False)
         if live is None:
@@ -87,10 +87,9 @@ async def _advise(kube: Kube, pod: Manifest) -> None:
         log.info("cost of deletion of pod %s: %s", pod["metadata"]["name"], error)
 
 
-async def _taken_by(kube: Kube, intent: Manifest, uid: str) -> str:
+def _taken_by(live: Manifest | None, intent: Manifest, uid: str) -> str:
     """Why an object that is there already must not be taken over; empty: the name is free, or the object ours."""
     kind, meta = kind_of(intent), intent["metadata"]
-    live = await kube.get(kind, meta["namespace"], meta["name"])
     if live is None or owner_uid(live) == uid or _is_orphan(live, intent):
         return ""
     owner = next((o for o in live["metadata"].get("ownerReferences", []) if o.get("controller")), None)

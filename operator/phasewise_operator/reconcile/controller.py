@@ -16,7 +16,6 @@ from typing import Protocol
 
 from pydantic import ValidationError
 
-from phasewise_operator.api.spec import InferenceServiceSpec
 from phasewise_operator.kinds import EVENT, INFERENCE_SERVICE, POOL_SCALER, Manifest
 from phasewise_operator.kube import Kube, KubeError, NotLeadingError
 from phasewise_operator.metrics import Metrics
@@ -29,7 +28,6 @@ from phasewise_operator.reconcile.observe import observe
 from phasewise_operator.reconcile.plan import Plan, make_plan, repair_plan
 from phasewise_operator.reconcile.report import Verdict
 from phasewise_operator.reconcile.status import (
-    FIGURES_SECONDS,
     LIVE_CONDITIONS,
     conditions,
     fresh_decisions,
@@ -41,7 +39,7 @@ from phasewise_operator.reconcile.status import (
 from phasewise_operator.reconcile.victims import deletion_costs
 from phasewise_operator.render.context import Context, Images, RenderError
 from phasewise_operator.rollout import Rollout
-from phasewise_operator.scaling.state import Advice
+from phasewise_operator.scaling.state import FIGURES_SECONDS, Advice
 from phasewise_operator.store import Key, Store
 
 log = logging.getLogger(__name__)
@@ -110,7 +108,7 @@ class Controller:
             self.queue.done(key)  # children go with their owner
             return True
         try:
-            ctx = _context(live, self.images)
+            ctx = Context.of(live, self.images)
         except ValidationError as error:
             return await self._refuse(key, live, _readable(error))
         observed = await observe(self.store, self.kube, key, ctx.uid)
@@ -230,12 +228,6 @@ class Controller:
                 await self.kube.create(EVENT, live["metadata"]["namespace"], event)
             except KubeError as error:
                 log.warning("event: %s", error)
-
-
-def _context(live: Manifest, images: Images) -> Context:
-    meta = live["metadata"]
-    spec = InferenceServiceSpec.model_validate(live.get("spec", {}))
-    return Context(meta["namespace"], meta["name"], meta["uid"], spec, images, meta["generation"])
 
 
 def _readable(error: ValidationError) -> str:

@@ -29,12 +29,10 @@ from phasewise_operator.render.context import Context
 from phasewise_operator.render.router import service_url
 from phasewise_operator.render.scaler import scaler_name, scaler_status
 from phasewise_operator.scaling.policy.trust import NO_SIGNAL
-from phasewise_operator.scaling.state import Advice, Latency
+from phasewise_operator.scaling.state import FIGURES_SECONDS, Advice, Latency
 from phasewise_runtime import contract
 
 DECISIONS: Final = 5
-FIGURES_SECONDS: Final = 30
-"""How often measured figures alone are worth a write."""
 MOVE: Final = 0.1
 """A figure that moved by less than this share is the same."""
 LIVE_CONDITIONS: Final = ("ScalingActive", "ScalingLimited")

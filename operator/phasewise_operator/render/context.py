@@ -32,6 +32,13 @@ class Context:
     router_account: str | None = None
     """Uid of the router's ServiceAccount where it was made anew after the routers: the tokens they hold are void."""
 
+    @classmethod
+    def of(cls, live: Manifest, images: Images) -> Context:
+        """Of an InferenceService as it was read; pydantic's ValidationError where its spec cannot be."""
+        meta = live["metadata"]
+        spec = InferenceServiceSpec.model_validate(live.get("spec", {}))
+        return cls(meta["namespace"], meta["name"], meta["uid"], spec, images, meta["generation"])
+
     @property
     def model_name(self) -> str:
         """The name under which clients ask for the model."""

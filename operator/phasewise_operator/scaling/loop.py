@@ -15,7 +15,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from phasewise_operator.api.spec import InferenceServiceSpec, ScalingMode
+from phasewise_operator.api.spec import ScalingMode
 from phasewise_operator.kinds import Manifest
 from phasewise_operator.observed import Observed, PodView
 from phasewise_operator.queue import WorkQueue
@@ -26,7 +26,7 @@ from phasewise_operator.scaling.pools import pools_of, targets_of
 from phasewise_operator.scaling.scrape import Scraper, Unread
 from phasewise_operator.scaling.signals.compute import kv_handovers, signals
 from phasewise_operator.scaling.signals.history import History, Read, Target
-from phasewise_operator.scaling.state import NO_ADVICE, Advice, Pool, Signals, Verdict
+from phasewise_operator.scaling.state import FIGURES_SECONDS, NO_ADVICE, Advice, Pool, Signals, Verdict
 from phasewise_operator.store import Key, Store
 from phasewise_runtime import contract
 
@@ -42,8 +42,6 @@ LEAST_SECONDS: Final = 0.5
 """Between two rounds in any case."""
 BLIND_SECONDS: Final = 3.0
 """Between rounds where there is no router to wait on."""
-FIGURES_SECONDS: Final = 30.0
-"""How often the reconciler is told of figures that moved, and nothing else."""
 MATCH_SECONDS: Final = 0.5
 
 
@@ -214,10 +212,9 @@ class _Follower:
         if live is None:
             return None
         try:
-            spec = InferenceServiceSpec.model_validate(live.get("spec", {}))
+            return Context.of(live, self._rooms.images)
         except ValidationError:
             return None  # the reconciler says so
-        return Context(*self._key, self.uid, spec, self._rooms.images, live["metadata"]["generation"])
 
     # --- without traffic -------------------------------------------------------------------------------------
     async def _until_stirred(self) -> None:

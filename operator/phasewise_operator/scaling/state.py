@@ -214,5 +214,7 @@ class Advice:
     """Prefill pods that last answered without KV parameters."""
 
 
+FIGURES_SECONDS: Final = 30.0
+"""How often measured figures alone are told to the reconciler, and are worth a write of the status."""
 NO_ADVICE: Final = Advice()
 """Before the first round."""
