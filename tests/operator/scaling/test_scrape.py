@@ -119,7 +119,8 @@ async def test_why_a_pod_was_not_read(
     pods: Pods, monkeypatch: pytest.MonkeyPatch, answer: Answer, reason: str, message: str
 ) -> None:
     monkeypatch.setattr(scrape, "PAGE_BYTES", 2000)
-    monkeypatch.setattr(scrape, "SECONDS", 0.2)
+    if answer is never:  # elsewhere a busy machine's pause must not be taken for silence
+        monkeypatch.setattr(scrape, "SECONDS", 0.2)
     target = await pods.start("127.0.0.1", answer)
     async with pods.scraper() as scraper:
         found = (await scraper.scrape([target]))[target.uid]
