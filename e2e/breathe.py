@@ -1,30 +1,32 @@
 """The demo's second part: two loads, each too much for one pool, and the pools that follow them.
 
-Each load ends when its pool has grown and is back within its target; then both pools are seen to return to one pod.
+First the targets are held against what the machine gives one request alone. Each load ends when its pool has grown and
+is back within its target; then both pools are seen to return to one pod.
 """
 
 from __future__ import annotations
 
 import time
 
-from e2e import cluster, kube, table
+from e2e import cluster, targets
 from e2e.shapes import GenerationHeavy, PromptHeavy, Shaped, applied, latency
 from e2e.stack import step
 from e2e.watch import Printer, Watch
 from phasewise_runtime import contract
 
 LOAD_SECONDS = 420
-RETURN_SECONDS = 120
+RETURN_SECONDS = 300
 LATELY = 15.0
 
 
-def show_scaling(url: str, service: str, model: str) -> bool:
+def show_scaling(url: str, service: str, namespace: str, model: str) -> bool:
     """Whether each pool grew under its load and returned, and no request failed."""
-    target = table.seconds(kube.get("infsvc", service)["spec"]["slo"]["itl"])
-    watch = Watch(service)
+    watch = Watch(service, namespace)
     settle(watch)
+    alone, slo = targets.fit(service, namespace, url, model)
+    print(f"    one request alone: {alone}; targets: {slo}")
     good = True
-    for load in (PromptHeavy(url, model), GenerationHeavy(url, model, target=target)):
+    for load in (PromptHeavy(url, model), GenerationHeavy(url, model, target=slo.itl)):
         grown = grow(load, watch)
         if not grown:
             print(f"    {load.shape.pool} did not come back within its target in {LOAD_SECONDS} s")
@@ -55,6 +57,8 @@ def grow(load: Shaped, watch: Watch) -> bool:
     two_since: list[float] = []
 
     def done() -> bool:
+        if watch.rows[role].wanted > 1:
+            load.enough.set()
         if watch.at(role, 2):
             two_since.append(time.monotonic())
         return bool(two_since) and watch.rows[role].in_target is True

@@ -105,7 +105,7 @@ def scale(url: str, started: float) -> int:
         good = True
     else:
         print("Two loads follow, some 4 minutes in all; DEMO_LOAD=0 leaves them out.")
-        good = show_scaling(url, SERVICE, MODEL)
+        good = show_scaling(url, SERVICE, NAMESPACE, MODEL)
     print()
     print_next(url)
     if not good:

@@ -1,9 +1,9 @@
 """The two loads that make one pool too small and leave the other alone, sized to the machine they run on.
 
-What is too much for one pod depends on the machine. So each load first finds out what the pods that are there can do,
-then asks for more: `PromptHeavy` sends long prompts at a rate, whatever becomes of them; `GenerationHeavy` keeps
-streams open. The few prompts come again and again, each time with another salt, so that no cache makes a prefill
-needless and yet all answers can be held against the engine's own.
+What is too much for one pod depends on the machine, and from minute to minute on who else uses it. So each load asks
+for more until it is told that it is `enough`, and from then on for as much: `PromptHeavy` sends long prompts at a rate,
+whatever becomes of them; `GenerationHeavy` keeps streams open. The few prompts come again and again, each time with
+another salt, so that no cache makes a prefill needless and yet all answers can be held against the engine's own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from e2e.load import Outcome, Request, Traffic, make_request, send_all
 from phasewise_runtime import contract
@@ -26,6 +26,7 @@ PROMPTS = 4
 MOST_OPEN = 256
 """Requests in flight at most: far above what a minute of overload piles up."""
 STREAM_EVERY = 0.4
+MISSES, MISSES_SECONDS = 3, 10.0
 TOKENS_JUDGED = 24
 """Of the tiny model every character is a token."""
 
@@ -56,6 +57,8 @@ class Shaped(Traffic):
     """A load of one shape; `run` is its thread."""
 
     shape: Shape = PROMPT_HEAVY
+    enough: threading.Event = field(default_factory=threading.Event)
+    """Set by who sees that the pool is to grow: the load stays as it is."""
 
     def __post_init__(self) -> None:
         self._turns = itertools.cycle(self.shape.requests(self.model))
@@ -67,7 +70,7 @@ class Shaped(Traffic):
     def send_next(self) -> Outcome:
         with self._lock:
             request = next(self._turns)
-        return self.send(Request(request.path, {**request.body, "cache_salt": uuid.uuid4().hex}))
+        return self.send(salted(request))
 
     @property
     def size(self) -> str:
@@ -77,20 +80,32 @@ class Shaped(Traffic):
 
 @dataclass
 class PromptHeavy(Shaped):
-    """An open loop: prompts arrive at `overload` times the rate that was found to be one that the pods can take."""
+    """An open loop: prompts at `overload` times the rate that the pods were found to take, then more of them.
+
+    The rate is raised for as long as the pods keep up: the machine may have become faster since it was found.
+    """
 
     overload: float = 1.35
     rate: float = 0.0
     """Prompts per second; 0 while it is being found."""
+    step: float = 1.2
+    every: float = 8.0
+    """Seconds that the pods have to keep up for the rate to be raised."""
+    kept_up: int = 3
+    """As many prompts in flight say that they do."""
 
     def run(self) -> None:
         with ThreadPoolExecutor(MOST_OPEN) as pool:
             self.rate = self.overload * self._capacity()
-            due = time.monotonic()
+            due = since = time.monotonic()
             sent: list[Future[Outcome]] = []
             while not self.stop.wait(max(0.0, due - time.monotonic())):
                 sent.append(pool.submit(self.send_next))
                 due += 1 / self.rate
+                if len(self.sent) - len(self.outcomes) > self.kept_up:
+                    since = due
+                elif due - since > self.every and not self.enough.is_set():
+                    self.rate, since = self.step * self.rate, due
             for each in sent:
                 each.result()
 
@@ -108,23 +123,24 @@ class PromptHeavy(Shaped):
 
 @dataclass
 class GenerationHeavy(Shaped):
-    """A closed loop: streams are added one by one until ITL is `overload` times its target, then kept up."""
+    """A closed loop: streams are added one by one wherever ITL is not yet `overload` times its target."""
 
     shape: Shape = GENERATION_HEAVY
     target: float = math.inf
     """ITL, seconds."""
     overload: float = 1.2
-    most: int = 56
+    most: int = 80
+    """More than an engine takes at once: those above that make it too small however fast the machine is."""
     streams: int = 0
 
     def run(self) -> None:
         with ThreadPoolExecutor(self.most) as pool:
             kept: list[Future[None]] = []
-            while not self.stop.wait(STREAM_EVERY) and len(kept) < self.most:
-                if gap_now(self.sent) > self.overload * self.target:
-                    break
-                kept.append(pool.submit(self._stream))
-                self.streams = len(kept)
+            while not self.stop.wait(STREAM_EVERY):
+                is_due = not self.enough.is_set() and gap_now(self.sent) <= self.overload * self.target
+                if is_due and len(kept) < self.most:
+                    kept.append(pool.submit(self._stream))
+                    self.streams = len(kept)
             for each in kept:
                 each.result()
 
@@ -135,6 +151,11 @@ class GenerationHeavy(Shaped):
     def _stream(self) -> None:
         while not self.stop.is_set():
             self.send_next()
+
+
+def salted(request: Request) -> Request:
+    """No cache knows it."""
+    return Request(request.path, {**request.body, "cache_salt": uuid.uuid4().hex})
 
 
 def gap_now(sent: Sequence[Outcome]) -> float:
@@ -176,11 +197,18 @@ def latency(outcomes: Sequence[Outcome]) -> Latency:
     )
 
 
-def first_miss(sent: Sequence[Outcome], ttft: float, itl: float) -> float:
-    """When, on the monotonic clock, the first request had missed a target; inf where none did. In seconds."""
-    late = [o.began + ttft for o in sent if (math.inf if o.answer.ttft is None else o.answer.ttft) > ttft]
-    slow = [o.ended for o in sent if o.answer.itl is not None and o.answer.itl > itl]
-    return min((*late, *slow), default=math.inf)
+def breach(running: Shaped, ttft: float, itl: float) -> float:
+    """When, on the monotonic clock, the load's pool began to miss its target; inf where it never did. In seconds.
+
+    That is the last of the first MISSES misses within MISSES_SECONDS: a slow request by itself is no breach. Prefill
+    answers for TTFT; decode for ITL, known once a stream ended, and for TTFT where streams wait for admission.
+    """
+    missed = [o.began + ttft for o in running.sent if (math.inf if o.answer.ttft is None else o.answer.ttft) > ttft]
+    if running.shape.pool == contract.DECODE:
+        missed += [o.ended for o in running.sent if o.answer.itl is not None and o.answer.itl > itl]
+    missed.sort()
+    rows = zip(missed, missed[MISSES - 1 :], strict=False)
+    return next((last for first, last in rows if last - first < MISSES_SECONDS), math.inf)
 
 
 def quantile(values: Sequence[float], share: float) -> float:
