@@ -22,14 +22,14 @@ def pool_sizes(ctx: Context, observed: Observed, advice: Advice) -> Mapping[str,
     mode, budget = ctx.spec.scaling.mode, ctx.spec.scaling.gpu_budget
     if ctx.spec.paused:
         return {role: _stays(ctx, observed, role, "Paused", "spec.paused is true: as it is") for role in ctx.pools}
+    pools = pools_of(ctx, observed)
     if mode is ScalingMode.MANUAL:
         text = "scaling.mode is Manual: replicas.min"
-        return {role: Verdict(pool.replicas.min, "Manual", text) for role, pool in ctx.pools.items()}
-    pools = pools_of(ctx, observed)
+        return _bounded(pools, {p.role: Verdict(p.min, "Manual", text) for p in pools}, budget)
     if mode is ScalingMode.EXTERNAL:
         return follow(pools, {role: _asked(ctx, observed, role) for role in ctx.pools}, budget)
     verdicts = (advice if advice.generation == ctx.generation else NO_ADVICE).verdicts
-    return _auto(pools, {p.role: verdicts.get(p.role) or _unmeasured(ctx, observed, p.role) for p in pools}, budget)
+    return _bounded(pools, {p.role: verdicts.get(p.role) or _unmeasured(ctx, observed, p.role) for p in pools}, budget)
 
 
 def _asked(ctx: Context, observed: Observed, role: str) -> int | None:
@@ -39,23 +39,30 @@ def _asked(ctx: Context, observed: Observed, role: str) -> int | None:
 
 
 def _stays(ctx: Context, observed: Observed, role: str, reason: str, message: str) -> Verdict:
-    now = wanted_now(observed, role)
-    return Verdict(ctx.pools[role].replicas.min if now is None else now, reason, message, known=False)
+    now, least = wanted_now(observed, role), ctx.pools[role].replicas.min
+    if now is not None:
+        return Verdict(now, reason, message, known=False)
+    return Verdict(least, reason, message, known=False, bound=f"nothing runs: {role}.replicas.min is {least}")
 
 
 def _unmeasured(ctx: Context, observed: Observed, role: str) -> Verdict:
-    return _stays(ctx, observed, role, NO_SIGNAL, "nothing has been measured yet: as it is")
+    return _stays(ctx, observed, role, NO_SIGNAL, "nothing has been measured yet")
 
 
-def _auto(pools: Sequence[Pool], verdicts: Mapping[str, Verdict], budget: int | None) -> Mapping[str, Verdict]:
-    """The loop's sizes within the bounds and the budget as they are now: both may have changed since it decided."""
-    grants = grant([Proposal(p, verdicts[p.role].wanted) for p in pools], budget)
-    return {role: _within(verdict, grants[role]) for role, verdict in verdicts.items()}
+def _bounded(pools: Sequence[Pool], verdicts: Mapping[str, Verdict], budget: int | None) -> Mapping[str, Verdict]:
+    """Sizes within the bounds and the budget as they are now: both may have changed since the loop decided.
+
+    A size that is held is the one that runs now, not the one that ran when the loop looked.
+    """
+    sizes = {p.role: verdicts[p.role].wanted if verdicts[p.role].known else p.wanted for p in pools}
+    grants = grant([Proposal(p, sizes[p.role]) for p in pools], budget)
+    return {role: _within(verdict, sizes[role], grants[role]) for role, verdict in verdicts.items()}
 
 
-def _within(verdict: Verdict, granted: Grant) -> Verdict:
+def _within(verdict: Verdict, size: int, granted: Grant) -> Verdict:
     limit = granted.kind or verdict.limit
-    if (granted.size, limit) == (verdict.wanted, verdict.limit):
-        return verdict
-    message = f"{verdict.message}; {granted.size} because {granted.limit or 'replicas.min was raised'}"
-    return replace(verdict, wanted=granted.size, limit=limit, message=message)
+    if (granted.size, limit) == (size, verdict.limit):
+        return replace(verdict, wanted=size)
+    why = f"{granted.size} because {granted.limit}"
+    bound = verdict.bound if granted.size == size else why
+    return replace(verdict, wanted=granted.size, limit=limit, message=f"{verdict.message}; {why}", bound=bound)

@@ -28,6 +28,7 @@ from phasewise_operator.reconcile.report import MEASURED, Verdict, role_views
 from phasewise_operator.render.context import Context
 from phasewise_operator.render.router import service_url
 from phasewise_operator.render.scaler import scaler_name, scaler_status
+from phasewise_operator.scaling import state as scaling
 from phasewise_operator.scaling.policy.trust import NO_SIGNAL
 from phasewise_operator.scaling.state import FIGURES_SECONDS, Advice, Latency
 from phasewise_runtime import contract
@@ -37,6 +38,7 @@ MOVE: Final = 0.1
 """A figure that moved by less than this share is the same."""
 LIVE_CONDITIONS: Final = ("ScalingActive", "ScalingLimited")
 """Conditions that follow the load: their messages carry figures, and a bound comes into the way and goes again."""
+BOUNDS: Final = "Bounds"
 RESUMED: Final = ("Resumed", "decided and carried out just before the operator was started anew")
 
 
@@ -151,11 +153,18 @@ def decisions(plan: Plan, before: Manifest, now: str) -> list[ScalingDecision]:
     for role, size in plan.sizes.items():
         last = next((d.to for d in known if d.role == role), before.get(role, {}).get("desired"))
         if last is not None and last != size.wanted:
-            reason, message = (size.reason, size.message) if size.known else RESUMED
+            reason, message = _why(size)
             fresh.append(
                 ScalingDecision(time=now, role=role, before=last, to=size.wanted, reason=reason, message=message[:1024])
             )
     return _last([*fresh, *known])
+
+
+def _why(size: scaling.Verdict) -> tuple[str, str]:
+    """Of a size that is held only a bound can have moved it now; else it is the status that comes late."""
+    if size.known:
+        return size.reason, size.message
+    return (BOUNDS, size.bound) if size.bound else RESUMED
 
 
 def _last(told: Sequence[ScalingDecision]) -> list[ScalingDecision]:

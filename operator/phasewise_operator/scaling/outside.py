@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from phasewise_operator.scaling.policy.budget import held
 from phasewise_operator.scaling.state import AT_MAXIMUM, AT_MINIMUM, GPU_BUDGET, Pool, Verdict
 
 
 def follow(pools: Sequence[Pool], asked: Mapping[str, int | None], budget: int | None) -> dict[str, Verdict]:
-    """Verdict by role. Where the budget does not hold all that is asked, a pool keeps what it has."""
+    """Verdict by role. Where the budget does not hold all that is asked, a pool keeps what it has and fits."""
     wishes = {p.role: _wish(p, asked.get(p.role)) for p in pools}
     if budget is None:
         return wishes
-    base = {p.role: min(p.wanted, wishes[p.role].wanted) for p in pools}
+    staying = held(pools, [min(p.wanted, wishes[p.role].wanted) for p in pools], (), budget)
+    base = {p.role: size for p, size in zip(pools, staying, strict=True)}
     # A replica that goes frees its GPUs when its pod has ended, not before.
     free = budget - sum(p.wanted * p.gpus + p.gpus_beside for p in pools)
     granted: dict[str, Verdict] = {}

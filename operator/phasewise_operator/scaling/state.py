@@ -197,6 +197,8 @@ class Verdict:
     """What keeps the pool from the size it should have: one of LIMITS; empty: nothing."""
     known: bool = True
     """False: held, because too little is known."""
+    bound: str = ""
+    """What moved a size that is held, in words; empty: nothing did."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import pytest
 from phasewise_operator.kinds import Manifest
 from phasewise_operator.observed import Observed, PodView
 from phasewise_operator.reconcile.plan import make_plan
+from phasewise_operator.reconcile.report import scaling_verdicts
 from phasewise_operator.reconcile.sizes import pool_sizes
 from phasewise_operator.reconcile.victims import deletion_costs, victims
 from phasewise_operator.render.context import Context
@@ -152,6 +153,30 @@ def test_a_raised_min_does_not_pass_the_budget(low: int, make_context: MakeConte
     sizes = pool_sizes(ctx, now, says(prefill=2, decode=6))
     assert [s.wanted for s in sizes.values()] == [2, 6]
     assert sizes["prefill"].limit == ("GpuBudget" if low > 2 else "")
+
+
+@pytest.mark.parametrize(("mode", "reason"), [("Auto", "NoSignal"), ("External", "External")])
+def test_a_budget_lowered_below_what_runs_is_kept(mode: str, reason: str, make_context: MakeContext) -> None:
+    pool = {"accelerator": {}, "replicas": {"min": 1, "max": 8}}
+    ctx = make_context(prefill=pool, decode=pool, scaling={"mode": mode, "gpuBudget": 4})
+    now = seen(deployment("prefill", 4, "4"), deployment("decode", 4, "4"), scaler("prefill", 4), scaler("decode", 4))
+    sizes = pool_sizes(ctx, now, NO_ADVICE)
+    assert [(s.wanted, s.reason, s.limit) for s in sizes.values()] == [(2, reason, "GpuBudget")] * 2
+    limited = scaling_verdicts(ctx, make_plan(ctx, now))[1]
+    assert (limited.status.value, limited.reason) == ("True", "GpuBudget")
+    assert "raise" in limited.message
+
+
+def test_manual_pools_grow_as_the_others_pods_let_go_of_their_gpus(make_context: MakeContext) -> None:
+    pool = {"accelerator": {}, "replicas": {"min": 4, "max": 8}}
+    ctx = make_context(prefill=pool, decode=pool, scaling={"mode": "Manual", "gpuBudget": 8})
+    sizes = pool_sizes(ctx, seen(deployment("prefill", 1, "1"), deployment("decode", 7, "7")), NO_ADVICE)
+    assert [(s.wanted, s.limit) for s in sizes.values()] == [(1, "GpuBudget"), (4, "")]
+    going = tuple(PodView(f"d{n}", "decode", "2026-01-01", ready=True, deleting=n > 3, gpus=1) for n in range(6))
+    decode = deployment("decode", 4, "4")
+    decode["metadata"]["labels"][contract.LABEL_GPUS] = "1"
+    half = seen(deployment("prefill", 1, "1"), decode, pods=going)
+    assert [s.wanted for s in pool_sizes(ctx, half, NO_ADVICE).values()] == [2, 4]
 
 
 def test_what_was_decided_for_another_spec_is_not_carried_out(make_context: MakeContext) -> None:

@@ -70,12 +70,6 @@ def test_a_change_of_size_makes_an_event(ctx: Context) -> None:
     assert event["note"] == "prefill from 1 to 3: so it is"
 
 
-def test_a_size_that_was_decided_before_a_restart_is_told_as_that(ctx: Context) -> None:
-    before = status(ctx, advice(1), {})
-    after = status(ctx, advice(3, reason="NoSignal", known=False), before)
-    assert [(d["to"], d["reason"]) for d in after["scaling"]["decisions"]] == [(3, "Resumed")]
-
-
 def test_each_pools_last_change_is_kept(ctx: Context) -> None:
     """By it the next change is told from no change."""
     now = status(ctx, advice(1), {})

@@ -20,6 +20,13 @@ CASES = [
     ("not made yet", {"prefill": None, "decode": 2}, None, {"prefill": (2, ""), "decode": (2, "")}),
     ("budget holds", {"prefill": 3, "decode": 3}, 6, {"prefill": (3, ""), "decode": (3, "")}),
     ("budget is short", {"prefill": 4, "decode": 4}, 6, {"prefill": (4, ""), "decode": (2, "GpuBudget")}),
+    (
+        "budget lowered below what runs",
+        {"prefill": 2, "decode": 2},
+        3,
+        {"prefill": (1, "GpuBudget"), "decode": (2, "")},
+    ),
+    ("budget lowered, more asked", {"prefill": 4, "decode": None}, 3, {"prefill": (1, "GpuBudget"), "decode": (2, "")}),
     ("one gives first", {"prefill": 1, "decode": 3}, 4, {"prefill": (1, ""), "decode": (2, "GpuBudget")}),
 ]
 
@@ -31,6 +38,12 @@ def test_what_is_asked_is_given(
     verdicts = follow([pool("prefill", 2), pool("decode", 2)], asked, budget)
     assert {role: (v.wanted, v.limit) for role, v in verdicts.items()} == expected
     assert all(v.reason == "External" for v in verdicts.values())
+
+
+def test_a_lowered_budget_says_what_to_change() -> None:
+    verdicts = follow([pool("prefill", 4), pool("decode", 4)], {"prefill": 4, "decode": 4}, 4)
+    assert [(v.wanted, v.limit) for v in verdicts.values()] == [(2, "GpuBudget")] * 2
+    assert all("scaling.gpuBudget 4 leaves room for 2 now: raise it" in v.message for v in verdicts.values())
 
 
 def test_gpus_of_pods_that_are_going_are_not_free_yet() -> None:
@@ -52,3 +65,4 @@ def test_the_budget_is_never_passed_by_a_step(rows: list[tuple[int, int, int, in
     held = sum(p.wanted * p.gpus + p.gpus_beside for p in pools)
     after = sum(max(p.wanted, verdicts[p.role].wanted) * p.gpus + p.gpus_beside for p in pools)
     assert after <= max(held, budget)
+    assert sum(verdicts[p.role].wanted * p.gpus for p in pools) <= budget, "min is 0"

@@ -19,6 +19,6 @@ def steady(average: float | None, rate: float, window: float, elapsed: float) ->
     if average is None or window <= 0:
         return rate
     chance = CHANCE * math.sqrt(max(average, rate) / window)
-    if rate == 0 or abs(rate - average) > chance:
+    if abs(rate - average) > chance:
         return rate
     return average + (rate - average) * min(1.0, elapsed / AVERAGE_SECONDS)

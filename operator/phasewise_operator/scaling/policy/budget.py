@@ -4,14 +4,16 @@ In this order, each overruling those above it:
 1. `min` and `max` of the pool.
 2. No more than is wanted now while a pod of the pool finds no node: asking for more would only queue more pods.
    Those that wait stay asked for, so that a cluster autoscaler sees them. `min` is asked for all the same.
-3. The budget. A replica that goes frees its GPUs when its pod has ended, not before: release comes before add. Nothing
-   that runs is taken away for the other pool. What is left goes one by one to the pool that is short by the larger
-   share of what it proposes; ties to the one whose target is being missed.
+3. The budget. What runs beyond it goes one by one, from the pool whose target is not being missed, then from the one
+   that holds the most GPUs beyond its `min`; never below a `min`. Otherwise nothing that runs is taken away for the
+   other pool. A replica that goes frees its GPUs when its pod has ended, not before: release comes before add. What is
+   left goes one by one to the pool that is short by the larger share of what it proposes; ties to the one whose target
+   is being missed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from phasewise_operator.scaling.policy.wording import counted
@@ -34,7 +36,7 @@ class Grant:
 
     size: int
     limit: str | None = None
-    """Why it is less than proposed, and what to change."""
+    """Why it is not what was proposed, and what to change."""
     kind: str = ""
     """The limit as one of state.LIMITS."""
 
@@ -56,6 +58,8 @@ def _bounded(proposal: Proposal) -> Grant:
     size, limit, kind = max(pool.min, min(pool.max, proposal.size)), None, ""
     if proposal.size > pool.max:
         limit, kind = f"{pool.role}.replicas.max is {pool.max}: raise it", AT_MAXIMUM
+    elif proposal.size < pool.min:
+        limit = f"{pool.role}.replicas.min is {pool.min}"
     most = max(pool.wanted, pool.min)
     if pool.unschedulable and size > most:
         pods = counted(pool.unschedulable, f"{pool.role} pod")
@@ -67,7 +71,8 @@ def _afforded(proposals: Sequence[Proposal], goals: Sequence[int], budget: int |
     if budget is None:
         return list(goals)
     pools = [p.pool for p in proposals]
-    sizes = [min(pool.wanted, goal) for pool, goal in zip(pools, goals, strict=True)]
+    missed = {p.pool.role for p in proposals if p.missed}
+    sizes = held(pools, [min(pool.wanted, goal) for pool, goal in zip(pools, goals, strict=True)], missed, budget)
     free = budget - sum(pool.wanted * pool.gpus + pool.gpus_beside for pool in pools)
 
     def shortfall(i: int) -> tuple[float, bool, int]:
@@ -78,3 +83,22 @@ def _afforded(proposals: Sequence[Proposal], goals: Sequence[int], budget: int |
         sizes[neediest] += 1
         free -= pools[neediest].gpus
     return sizes
+
+
+def held(pools: Sequence[Pool], sizes: Sequence[int], missed: Collection[str], budget: int) -> list[int]:
+    """Of sizes that run already as much as the budget holds. Pods on their way out come free without anybody's help."""
+    kept = list(sizes)
+
+    def over() -> int:
+        return sum(n * pool.gpus for n, pool in zip(kept, pools, strict=True)) - budget
+
+    def readiness(i: int) -> tuple[bool, int, int]:
+        return pools[i].role not in missed, (kept[i] - pools[i].min) * pools[i].gpus, -pools[i].gpus
+
+    while over() > 0 and (givers := [i for i, pool in enumerate(pools) if pool.gpus and kept[i] > pool.min]):
+        kept[max(givers, key=readiness)] -= 1
+    # The last replica that went may have freed more than was missing.
+    for i, pool in enumerate(pools):
+        if pool.gpus:
+            kept[i] += min(sizes[i] - kept[i], max(0, -over()) // pool.gpus)
+    return kept

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from phasewise_operator.scaling.policy.memory import Correction, PoolMemory
+from phasewise_operator.scaling.policy.memory import Correction, Memory, PoolMemory
 from phasewise_operator.scaling.policy.sizing import SLACK, Need
-from phasewise_operator.scaling.state import Pool
+from phasewise_operator.scaling.state import Pool, Targets
 
 STEP_SHARE = 0.25
 """Of the pool: enough to matter, small enough to be cheap. A breach that the models see is theirs to size."""
@@ -21,6 +21,22 @@ ALIKE = 0.7
 """Share of the load that the correction was learned at from which on it holds."""
 KEEP_SECONDS = 1800.0
 """Models, prompts and nodes change: after half an hour a correction must show itself again."""
+
+
+def retarget(memory: Memory, targets: Targets, now: float) -> Memory:
+    """With other targets nothing holds that requests judged by the old ones have shown.
+
+    What the models learned stays: what a prompt or a stream costs is the same whatever the target.
+    """
+    if memory.targets is None or memory.targets == targets:
+        return replace(memory, targets=targets)
+    pools = {role: replace(m, correction=None, settled_since=None) for role, m in memory.pools.items()}
+    return replace(memory, targets=targets, targets_since=now, pools=pools)
+
+
+def judged_anew(memory: Memory, now: float, slo_window: float) -> bool:
+    """What was measured was judged by these targets: the routers' window has none in it that the old ones judged."""
+    return memory.targets_since is None or now - memory.targets_since >= max(SETTLE_SECONDS, slo_window)
 
 
 def settle(memory: PoolMemory | None, pool: Pool, now: float) -> PoolMemory:

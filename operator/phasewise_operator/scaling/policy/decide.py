@@ -17,7 +17,7 @@ Reasons. Of those that hold, the first in this table is a verdict's:
 | Idle                               | has no traffic: goes to its minimum, or is there                                |
 | LoadFell                           | shrinks: fewer were enough for the whole stabilization                          |
 | PromptTooLong                      | prefill alone takes longer than the TTFT target: more replicas would not help   |
-| ItlUnattainable                    | one stream alone misses the ITL target: more replicas would not help            |
+| ItlUnattainable                    | one stream alone misses the ITL target: replicas only keep ITL near that        |
 | Unschedulable                      | waits for nodes                                                                 |
 | Starting                           | waits for replicas asked for already                                            |
 | TtftMissed, ItlMissed              | stays although a target is missed: the message says why                         |
@@ -66,6 +66,7 @@ def decide(
     memory: Memory,
 ) -> Decision:
     """The size of each pool, from what is known at `now`. `pools`: prefill and decode, or decode alone."""
+    memory = correction.retarget(memory, targets, now)
     memory = replace(memory, pools={p.role: _recall(memory.pools.get(p.role), p, now) for p in pools})
     known = usable(now, pools, signals)
     if isinstance(known, Doubt):
@@ -141,12 +142,13 @@ def _look(
     needs = {DECODE: decode.need(load, targets, rate, memory.outputs, memory.law, room, pool, decode_blocked)}
     if PREFILL in by_role:
         needs[PREFILL] = prefill.need(load, targets, rate, memory.prompts, by_role[PREFILL], behind)
-    itl = feedback.itl_miss(signals, load, targets, attainable=needs[DECODE].curable)
-    ttft = None
-    # What waited in the SLO window but does no more needs no replica now.
-    waits = behind > 0 or load.decode.blocked > 0 or load.queued > 0 or any(load.overdue.values())
-    if waits and all(p.ready for p in pools):
-        ttft = feedback.ttft_miss(signals, load, targets, decode_full=decode_full, prefill_waits=behind > 0)
+    itl = ttft = None
+    if correction.judged_anew(memory, now, signals.slo_window):
+        itl = feedback.itl_miss(signals, load, targets, attainable=needs[DECODE].curable)
+        # What waited in the SLO window but does no more needs no replica now.
+        waits = behind > 0 or load.decode.blocked > 0 or load.queued > 0 or any(load.overdue.values())
+        if waits and all(p.ready for p in pools):
+            ttft = feedback.ttft_miss(signals, load, targets, decode_full=decode_full, prefill_waits=behind > 0)
     if PREFILL in by_role and not prefill.judgeable(load, by_role[PREFILL].ready, behind):
         unsettled = replace(memory.pools[PREFILL], settled_since=None)
         memory = replace(memory, pools={**memory.pools, PREFILL: unsettled})

@@ -26,8 +26,11 @@ ROOM_SECONDS = 1800.0
 ADMISSION_SHARE = 0.25
 """Share of the TTFT target that admission may take before it counts: any request is "blocked" for a step."""
 WORSE_AT_MOST = 1.5
-"""Where the ITL target is out of reach no replica is added for it, but neither taken away where ITL would pass this
-multiple of what a stream alone has."""
+"""Where the ITL target is out of reach ITL is kept within this multiple of what a stream alone has."""
+FEW = 3.0
+"""Streams a replica below which the size hangs on small errors of what a stream alone has."""
+WIDER = 2.0
+"""A pool is not made so small that pods would hold more than this multiple of the streams that some pod has shown."""
 LENGTH_LEGS = 50.0
 """Legs that the length of outputs is averaged over: lengths scatter more than prompts, and streams that have not ended
 blur them."""
@@ -72,10 +75,13 @@ def need(
     """The largest of the three sizes, each with its reason."""
     if load.quiet:
         return Need(0, 0, 0.0, DECODE_LOAD, "No traffic")
-    holds = min(law.capacity(targets.itl), max(1.0, FILL * room.streams) if room else math.inf)
+    within, shown = law.capacity(targets.itl), _shown(load, targets, pool)
+    holds = min(max(within, shown), max(1.0, FILL * room.streams) if room else math.inf)
     pace = min(targets.itl, law.at(holds)) if law.known else HEADROOM * targets.itl
+    if shown > within and load.decode.slowest:
+        pace = load.decode.slowest
     lasting = arrivals * (outputs.length or 0.0) * pace
-    by_itl = _by_itl(streams(load, pace, lasting), holds, targets, law, pool)
+    by_itl = _by_itl(streams(load, pace, lasting), holds, holds < max(within, shown), targets, law, load, pool)
     # The first of the largest names the reason: what is short now before what will be.
     sizes = [n for n in (_by_admission(load, pool, blocked, lasting), _by_kv(load, pool), by_itl) if n]
     largest = max(sizes, key=lambda n: n.size)
@@ -109,7 +115,7 @@ def learn_room(old: Room | None, load: Load, blocked: float, now: float) -> Room
     if old and now - old.at > ROOM_SECONDS:
         old = None
     if blocked > 0 and load.decode.room:
-        return Room(load.decode.room, now)
+        return Room(max(load.decode.room, load.decode.fullest), now)
     if old and load.decode.fullest > old.streams:
         return Room(load.decode.fullest, old.at)
     return old
@@ -127,26 +133,52 @@ def learn_outputs(outputs: Outputs, load: Load, targets: Targets, elapsed: float
     return Outputs(outputs.tokens * keep + load.decode.tokens * fresh, outputs.legs * keep + load.decode.legs * fresh)
 
 
-def _by_itl(number: float, holds: float, targets: Targets, law: ItlLaw, pool: Pool) -> Need:
+def _is_well(load: Load, targets: Targets) -> bool:
+    """ITL is seen to leave room."""
+    return load.decode.slowest is not None and load.decode.slowest <= HEADROOM * targets.itl
+
+
+def _shown(load: Load, targets: Targets, pool: Pool) -> float:
+    """Streams that pods hold within the target at this moment, whatever was learned before; 0: that is not known."""
+    if not pool.ready or not _is_well(load, targets):
+        return 0.0
+    return max(0.0, load.decode.concurrency - load.decode.blocked) / pool.ready
+
+
+def _by_itl(
+    number: float, holds: float, is_full: bool, targets: Targets, law: ItlLaw, load: Load, pool: Pool
+) -> Need:
     if not law.known:
         return Need(1, 1, number, DECODE_LOAD, "No stream has been decoded yet: what a replica holds is not known")
-    target = seconds(targets.itl)
-    if law.alone > targets.itl and law.knows_alone:
-        message = (
-            f"One stream alone has an ITL of {seconds(law.alone)}; the target is {target}, which no number of replicas "
-            "meets. A larger itl, a faster accelerator or tensor parallelism would help"
-        )
-        keep = math.ceil(number * SLACK / law.capacity(WORSE_AT_MOST * law.alone / HEADROOM))
-        return Need(1, max(1, keep), number, ITL_UNATTAINABLE, message, curable=False)
+    slowest = load.decode.slowest
+    if law.alone > targets.itl and law.knows_alone and not (slowest and slowest <= targets.itl):
+        return _unattainable(number, targets, law, pool)
+    well = _is_well(load, targets)
+    guessed = law.thin or not law.knows_alone or holds < FEW
 
-    def size(factor: float) -> int:
+    def size(factor: float, holds: float) -> int:
         enough = max(1, math.ceil(number * factor / holds))
-        return carefully(enough, pool) if law.thin or not law.knows_alone else enough
+        return carefully(enough, pool, pool.wanted if well else None) if guessed else enough
 
     each = f"{figure(holds)} a replica" if math.isfinite(holds) else "any number a replica"
-    limit = f"within {target} ITL" if holds >= law.capacity(targets.itl) else "for which it has room"
-    message = f"{figure(number)} streams at {each} {limit} need {counted(size(1.0), 'replica')}"
-    return Need(size(1.0), size(SLACK), number, DECODE_LOAD, message)
+    limit = "for which it has room" if is_full else f"within {seconds(targets.itl)} ITL"
+    enough = size(1.0, holds)
+    message = f"{figure(number)} streams at {each} {limit} need {counted(enough, 'replica')}"
+    shown = min(holds, max(1.0, WIDER * law.widest))
+    return Need(enough, max(enough, size(SLACK, shown)), number, DECODE_LOAD, message)
+
+
+def _unattainable(number: float, targets: Targets, law: ItlLaw, pool: Pool) -> Need:
+    bound = WORSE_AT_MOST * law.alone
+    message = (
+        f"One stream alone has an ITL of {seconds(law.alone)}; the target is {seconds(targets.itl)}, which no number "
+        f"of replicas meets: they only keep it under {seconds(bound)}. A larger itl, a faster accelerator or tensor "
+        "parallelism would help"
+    )
+    holds = law.capacity(bound / HEADROOM)
+    enough = carefully(max(1, math.ceil(number / holds)), pool)
+    keep = max(enough, math.ceil(number * SLACK / holds))
+    return Need(enough, keep, number, ITL_UNATTAINABLE, message, curable=False)
 
 
 def _by_kv(load: Load, pool: Pool) -> Need | None:

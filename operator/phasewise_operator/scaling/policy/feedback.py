@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from phasewise_operator.scaling.policy.itl_law import HEADROOM
 from phasewise_operator.scaling.policy.load import Load
@@ -142,6 +142,8 @@ def _by_parts(
     parts: TtftParts, load: Load, targets: Targets, queue: str | None, aggregated: bool
 ) -> tuple[str | None, str]:
     """By the largest part that waiting makes, unless what remains without any wait is too long by itself."""
+    if aggregated:  # a prefill pool that was is still in the window
+        parts = replace(parts, prefill_queue=None, prefill=None)
     prefill, first = parts.prefill or 0.0, parts.first_token or 0.0
     shared = (load.decode if aggregated else load.prefill).batch >= ALONE
     fixed = {

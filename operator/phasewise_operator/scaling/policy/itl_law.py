@@ -3,14 +3,15 @@
 Each pod's (streams, ITL) of a load window is a sample; weighted least squares with exponential forgetting over
 sufficient statistics. The line goes through the samples' centre; only its slope may be in doubt. While the samples
 hardly differ in streams the slope is drawn (ridge) to the prior: half of the ITL at the centre is floor, half grows
-with the streams.
+with the streams. A sample that says that more streams are quicker, or fewer slower, than what was learned shows that
+the pods, or what runs beside them, have changed: then the old samples give way at once.
 Imports the standard library only.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 PRIOR_SLOPE_SHARE = 0.5
 PRIOR_WEIGHT = 1.0
@@ -24,6 +25,8 @@ HEADROOM = 0.9
 law is a mean."""
 NEAR_ALONE = 2.0
 """Streams on a pod up to which a sample tells what a stream alone has."""
+OTHER_STREAMS, OTHER_ITL = 1.3, 1.1
+"""Ratios to the samples' centre from which on a sample that contradicts it is no noise."""
 SURE_WEIGHT = 10.0
 """Load windows of a pod: fewer may all have been seen while streams and their ITL were still coming up together."""
 SURE_SPREAD = 0.3
@@ -43,6 +46,8 @@ class ItlLaw:
     """Weighted sum of squared distances of streams from their mean."""
     joint: float = 0.0
     """Weighted sum of products of the distances of streams and ITL from their means."""
+    widest: float = 0.0
+    """Most streams of a sample; as samples grow old it comes down to their mean."""
 
     @property
     def known(self) -> bool:
@@ -99,19 +104,31 @@ class ItlLaw:
     def forget(self, seconds: float) -> ItlLaw:
         """The same law with less weight: what was learned grows old."""
         keep = math.exp(-seconds / MEMORY_SECONDS)
-        return ItlLaw(self.weight * keep, self.streams, self.itl, self.spread * keep, self.joint * keep)
+        widest = self.streams + keep * (self.widest - self.streams)
+        return replace(self._with(keep), widest=widest)
+
+    def _with(self, share: float) -> ItlLaw:
+        """With so much of the weight."""
+        return replace(self, weight=self.weight * share, spread=self.spread * share, joint=self.joint * share)
+
+    def _contradicted(self, streams: float, itl: float) -> bool:
+        more = streams > OTHER_STREAMS * self.streams and OTHER_ITL * itl < self.itl
+        fewer = OTHER_STREAMS * streams < self.streams and itl > OTHER_ITL * self.itl
+        return self.known and (more or fewer)
 
     def learn(self, streams: float, itl: float, weight: float) -> ItlLaw:
         """With one more sample (West's update of weighted means and sums)."""
         if weight <= 0 or streams <= 0 or itl <= 0:
             return self
-        total = self.weight + weight
-        from_streams, from_itl = streams - self.streams, itl - self.itl
-        mean_streams = self.streams + from_streams * weight / total
+        old = self._with(1 - min(1.0, weight)) if self._contradicted(streams, itl) else self
+        total = old.weight + weight
+        from_streams, from_itl = streams - old.streams, itl - old.itl
+        mean_streams = old.streams + from_streams * weight / total
         return ItlLaw(
             weight=total,
             streams=mean_streams,
-            itl=self.itl + from_itl * weight / total,
-            spread=self.spread + weight * from_streams * (streams - mean_streams),
-            joint=self.joint + weight * from_itl * (streams - mean_streams),
+            itl=old.itl + from_itl * weight / total,
+            spread=old.spread + weight * from_streams * (streams - mean_streams),
+            joint=old.joint + weight * from_itl * (streams - mean_streams),
+            widest=max(old.widest, old.streams + weight * (streams - old.streams)),
         )

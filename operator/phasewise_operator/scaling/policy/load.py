@@ -14,6 +14,8 @@ from phasewise_runtime.contract import DECODE, PREFILL
 QUEUE = 2.0
 """Mean legs in flight on a pod from which on some wait for others."""
 HALF = 0.5
+CROWDED = 0.5
+"""Share of the fullest pod's streams from which on a pod that is full tells how many the others hold."""
 KV_FULL = 0.85
 """Use of the KV cache beyond which requests begin to be preempted or to wait, since streams grow."""
 
@@ -89,7 +91,8 @@ def _of_pool(pool: PoolSignals | None, unseen_routers: float, batch: int) -> Poo
     unseen = 1 / pool.coverage.share if pool.coverage.share > 0 else 1.0
     by_routers = unseen * unseen_routers
     itl = [p.itl for p in pods if p.itl is not None]
-    places = [(p.running or 0.0, _blocked(p, batch)) for p in pods]
+    fullest = max(p.running or 0.0 for p in pods)
+    places = [(p.running or 0.0, _blocked(p, batch, fullest)) for p in pods]
     crowded = [r for r, b in places if b and r]
     room = sum(crowded) / len(crowded) if crowded else None
     kv = [p.kv_usage for p in pods if p.kv_usage is not None]
@@ -100,7 +103,7 @@ def _of_pool(pool: PoolSignals | None, unseen_routers: float, batch: int) -> Poo
         uneven=any((p.concurrency or 0.0) >= QUEUE for p in pods) and any((p.busy or 0.0) < HALF for p in pods),
         room=room,
         free=sum(max(0.0, room - r) for r, b in places if not b) * unseen if room else 0.0,
-        fullest=max(r for r, _ in places),
+        fullest=fullest,
         blocked=sum(blocked for _, blocked in places) * unseen,
         tokens=sum(p.tokens for p in pods) * unseen,
         slowest=max(itl) if itl else None,
@@ -108,8 +111,13 @@ def _of_pool(pool: PoolSignals | None, unseen_routers: float, batch: int) -> Poo
     )
 
 
-def _blocked(pod: PodLoad, batch: int) -> float:
-    """Requests that wait for room. An engine calls those so, too, that merely wait for their turn in a step."""
+def _blocked(pod: PodLoad, batch: int, fullest: float) -> float:
+    """Requests that wait for room. An engine calls those so, too, that merely wait for their turn in a step.
+
+    Those behind a few very long streams, beside pods that run many, wait where they were sent: no replica helps them.
+    """
+    if (pod.running or 0.0) < CROWDED * fullest:
+        return 0.0
     if batch and (pod.running or 0.0) < batch and (pod.kv_usage or 0.0) <= KV_FULL:
         return 0.0
     return pod.blocked or 0.0

@@ -1,4 +1,4 @@
-"""All that the policy remembers between two calls. Pure values; imports `itl_law` only.
+"""All that the policy remembers between two calls. Pure values; imports `itl_law` and `state` only.
 
 An operator that starts anew begins with Memory(): it loses no size (those are in the cluster), only the right to shrink
 until it has watched for a whole stabilization, and what it had learned.
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from phasewise_operator.scaling.policy.itl_law import ItlLaw
+from phasewise_operator.scaling.state import Targets
 
 ENOUGH_LEGS = 5.0
 """Below five the mean of a skewed quantity is off by half as easily as not."""
@@ -107,6 +108,10 @@ class Memory:
 
     at: float | None = None
     """The last time that signals could be used."""
+    targets: Targets | None = None
+    """Those that corrections were learned for..."""
+    targets_since: float | None = None
+    """...and since when; None: since the first call."""
     pools: Mapping[str, PoolMemory] = field(default_factory=dict[str, PoolMemory])
     prompts: Prompts = Prompts()
     law: ItlLaw = field(default_factory=ItlLaw)

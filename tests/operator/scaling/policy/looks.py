@@ -55,13 +55,13 @@ class Service:
     def __init__(self, *pools: Pool, budget: int | None = None, stabilization: float = 60.0) -> None:
         self.pools = {p.role: p for p in pools or (pool("prefill"), pool("decode"))}
         self.budget, self.stabilization = budget, stabilization
-        self.now, self.memory = 1000.0, Memory()
+        self.now, self.memory, self.targets = 1000.0, Memory(), TARGETS
 
     def tick(self, signals: Signals | None, *, age: float = 0.0, obey: bool = True) -> Mapping[str, Verdict]:
         self.now += TICK
         signals = signals and replace(signals, at=self.now - age)
         decision: Decision = decide(
-            self.now, TARGETS, list(self.pools.values()), signals, self.budget, self.stabilization, self.memory
+            self.now, self.targets, list(self.pools.values()), signals, self.budget, self.stabilization, self.memory
         )
         self.memory = decision.memory
         if obey:

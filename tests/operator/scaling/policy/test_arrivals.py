@@ -35,3 +35,16 @@ def test_dice_hardly_move_it() -> None:
         seen.append(average)
     assert sum(seen) / len(seen) == pytest.approx(5.0, rel=0.1)
     assert sum(abs(a - 5) > 1 for a in seen) < 50
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.1, 0.2])
+def test_windows_without_a_request_do_not_pull_a_slow_rate_down(rate: float) -> None:
+    dice = random.Random(7)
+    average: float | None = None
+    seen: list[float] = []
+    came: list[bool] = []
+    for _ in range(20_000):
+        came.append(dice.random() < 2 * rate)
+        average = steady(average, sum(came[-5:]) / 10, 10.0, 2.0)
+        seen.append(average)
+    assert sum(seen) / len(seen) == pytest.approx(rate, rel=0.15)

@@ -27,8 +27,11 @@ def sizes(prefill: int, decode: int, budget: int | None, *, missed: str = "", **
         ("min", (0, 0), None, (1, 1)),
         ("enough for both", (3, 3), 9, (3, 3)),
         ("nothing left: nobody drops", (8, 8), 6, (2, 2)),
-        ("over it already: nothing is forced", (3, 3), 3, (2, 2)),
-        ("over it already: down as proposed", (1, 2), 3, (1, 2)),
+        ("lowered below what runs: as much as it holds", (3, 3), 3, (1, 1)),
+        ("lowered: first whoever has most beyond its min", (2, 2), 4, (2, 1)),
+        ("lowered: what is not proposed goes anyway", (1, 2), 5, (1, 2)),
+        ("lowered: no growth with what is left", (8, 2), 5, (2, 1)),
+        ("lowered below the minima", (3, 3), 1, (1, 1)),
         ("what goes is not there yet for the other", (1, 3), 6, (1, 2)),
         ("short by the larger share first", (3, 8), 10, (2, 4)),
         ("what is too small for one is for the other", (4, 8), 7, (3, 2)),
@@ -47,6 +50,40 @@ def test_a_tie_goes_to_the_pool_whose_target_is_missed() -> None:
         assert grants[missed].size == 3
     assert grants["prefill"].limit is not None
     assert "raise scaling.gpuBudget" in grants["prefill"].limit
+
+
+LARGE = Pool("prefill", min=1, max=8, wanted=2, ready=2, gpus=4)
+SMALL = Pool("decode", min=1, max=8, wanted=5, ready=5, gpus=1)
+
+
+@pytest.mark.parametrize(
+    ("case", "budget", "missed", "beside", "expected"),
+    [
+        ("it fits", 13, "", 0, (2, 5)),
+        ("a small replica goes where that is enough", 12, "", 0, (2, 4)),
+        ("a large one goes, and leaves room for small ones", 9, "", 0, (1, 5)),
+        ("not from the pool that misses its target", 9, "prefill", 0, (2, 1)),
+        ("what is left of a large one stays with the small", 8, "", 0, (1, 4)),
+        ("pods that are going come free by themselves", 13, "", 9, (2, 5)),
+    ],
+)
+def test_a_lowered_budget_takes_as_little_as_it_can(
+    case: str, budget: int, missed: str, beside: int, expected: tuple[int, int]
+) -> None:
+    pools = replace(LARGE, gpus_beside=beside), SMALL
+    grants = grant([Proposal(p, 8, p.role == missed) for p in pools], budget)
+    assert tuple(g.size for g in grants.values()) == expected, case
+    again = [Proposal(replace(p, wanted=grants[p.role].size), 8, p.role == missed) for p in pools]
+    assert {r: g.size for r, g in grant(again, budget).items()} == {r: g.size for r, g in grants.items()}, "and settles"
+
+
+def test_a_lowered_budget_says_so_and_what_to_change() -> None:
+    pools = replace(PREFILL, wanted=4), replace(DECODE, gpus=1, wanted=4)
+    grants = grant([Proposal(p, 4) for p in pools], 4)
+    assert [(g.size, g.kind) for g in grants.values()] == [(2, "GpuBudget")] * 2
+    assert all(
+        "budget of 4" in (g.limit or "") and "raise scaling.gpuBudget" in (g.limit or "") for g in grants.values()
+    )
 
 
 def test_pods_on_their_way_out_count() -> None:

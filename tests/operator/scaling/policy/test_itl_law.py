@@ -37,7 +37,7 @@ def test_samples_that_differ_show_the_true_law(floor: float, slope: float) -> No
 
 
 def test_a_falling_line_is_taken_as_flat_and_a_steep_one_starts_at_zero() -> None:
-    falling = taught(*[(1, 0.04), (20, 0.02)] * 10)
+    falling = taught(*[(1, 0.021), (20, 0.02)] * 100)
     assert falling.slope == 0
     steep = taught(*[(10, 0.001), (20, 0.08)] * 10)
     assert steep.floor == pytest.approx(0, abs=1e-12)
@@ -55,7 +55,7 @@ def test_a_replica_is_filled_to_nine_tenths_of_what_the_target_leaves_above_a_st
 
 
 def test_where_streams_do_not_slow_each_other_there_is_no_end() -> None:
-    flat = taught(*[(1, 0.03), (30, 0.02)] * 10)
+    flat = taught(*[(1, 0.021), (30, 0.02)] * 100)
     assert flat.capacity(0.04) == math.inf
     assert flat.capacity(0.01) == 1
 
@@ -94,3 +94,21 @@ def test_what_a_stream_alone_has_is_known_only_where_it_was_seen(
     samples: list[tuple[float, float]], known: bool
 ) -> None:
     assert taught(*samples).knows_alone is known
+
+
+@pytest.mark.parametrize("changed", [(15, 0.025), (1, 0.05)], ids=["more and quicker", "fewer and slower"])
+def test_what_contradicts_the_old_samples_takes_their_place(changed: tuple[float, float]) -> None:
+    law = taught(*[(3, 0.030)] * 300, changed)
+    assert (law.streams, law.itl) == (pytest.approx(changed[0]), pytest.approx(changed[1]))
+
+
+def test_noise_contradicts_nothing() -> None:
+    law = taught(*[(10, 0.020), (14, 0.0195), (7, 0.0205)] * 20)
+    assert law.weight == pytest.approx(60)
+
+
+def test_the_widest_sample_is_remembered_for_a_while() -> None:
+    law = taught(*[(5, 0.02)] * 50, (40, 0.055), *[(5, 0.02)] * 5)
+    assert law.widest == 40
+    assert 5 < law.forget(600).widest < 25
+    assert taught((5, 0.02)).learn(40, 0.055, 0.1).widest < 10, "a few tokens are no sample of forty streams"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -126,3 +127,12 @@ def test_decode_alone_does_both_phases() -> None:
     verdicts = service.run(80, late)
     assert service.sizes[0] >= 3
     assert set(verdicts) == {"decode"}
+
+
+def test_a_prefill_pool_that_was_taken_out_of_the_spec_is_not_blamed() -> None:
+    """What its pods have counted stays in the SLO window."""
+    service = Service(pool("decode", 2))
+    both = missed(1, 2, {"prefill_queue": 1.8})
+    alone = replace(both, pools={"decode": both.pools["decode"]}, awaiting={"decode": 3.0}, overdue={"decode": 1.0})
+    assert "behind other prompts" not in service.run(80, alone)["decode"].message
+    assert service.sizes == (2,)

@@ -1,0 +1,111 @@
+"""A bound that the user changes moves a size at once, before the scaling loop has looked: what is told of that."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, cast
+
+import pytest
+from tests.operator.reconcile.small_api import KEY, Api, Apply, Loop, one_pass
+
+from phasewise_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE
+from phasewise_operator.reconcile.controller import Controller
+from phasewise_operator.scaling.state import NO_ADVICE, Advice, Verdict
+
+GPU: dict[str, Any] = {"accelerator": {}}
+
+
+def replicas(low: int, high: int) -> dict[str, Any]:
+    return {"replicas": {"min": low, "max": high}}
+
+
+def says(controller: Controller, size: int, generation: int, reason: str = "DecodeLoad", known: bool = True) -> None:
+    verdict = Verdict(size, reason, "so many streams", known=known)
+    cast("Loop", controller.adviser).says = Advice({"decode": verdict}, generation=generation)
+
+
+def told(api: Api) -> list[dict[str, Any]]:
+    return api.objects["InferenceService", "chat"]["status"]["scaling"]["decisions"]
+
+
+async def look(controller: Controller) -> None:
+    controller.queue.add(KEY)
+    assert await one_pass(controller)
+
+
+async def running(controller: Controller, user_applies: Apply, size: int, **spec: Any) -> None:
+    user_applies(decode={**replicas(1, 8), **spec})
+    await one_pass(controller)
+    says(controller, size, 1)
+    await look(controller)
+
+
+@pytest.mark.parametrize(
+    ("size", "changed", "expected"),
+    [
+        (1, replicas(3, 8), (1, 3, "3 because decode.replicas.min is 3")),
+        (4, replicas(1, 2), (4, 2, "2 because decode.replicas.max is 2: raise it")),
+        (4, {**replicas(1, 8), **GPU}, (4, 2, "2 because the GPU budget of 2 is used up: raise scaling.gpuBudget")),
+    ],
+    ids=["min", "max", "budget"],
+)
+@pytest.mark.parametrize("held", [False, True], ids=["before the loop has looked", "while the loop holds"])
+async def test_a_changed_bound_is_told_as_that(
+    held: bool,
+    size: int,
+    changed: dict[str, Any],
+    expected: tuple[int, int, str],
+    api: Api,
+    controller: Controller,
+    user_applies: Apply,
+) -> None:
+    gpu = "accelerator" in changed
+    await running(controller, user_applies, size, **(GPU if gpu else {}))
+    user_applies(generation=2, decode=changed, **({"scaling": {"gpuBudget": 2}} if gpu else {}))
+    if held:
+        says(controller, expected[1], 2, "NoRouter", known=False)
+    await one_pass(controller)
+    newest = told(api)[0]
+    assert (newest["from"], newest["to"], newest["message"]) == expected
+    assert newest["reason"] == "Bounds"
+    assert api.writes.count("Event Bounds") == 1
+    await look(controller)
+    assert told(api)[0] == newest, "told once"
+
+
+async def test_what_was_carried_out_before_a_restart_is_told_as_that(
+    api: Api, controller: Controller, user_applies: Apply
+) -> None:
+    await running(controller, user_applies, 1)
+    before = copy.deepcopy(api.objects["InferenceService", "chat"]["status"])
+    says(controller, 3, 1)
+    await look(controller)
+    live = api.objects["InferenceService", "chat"]
+    live["status"] = before  # the operator ended before it wrote the new one
+    live["metadata"]["resourceVersion"] = "1000"
+    controller.store.put(INFERENCE_SERVICE, copy.deepcopy(live))
+    cast("Loop", controller.adviser).says = NO_ADVICE
+    await look(controller)
+    assert [(d["from"], d["to"], d["reason"]) for d in told(api)] == [(1, 3, "Resumed")]
+
+
+async def test_a_held_size_is_what_runs_now_and_not_what_ran_when_the_loop_looked(
+    api: Api, controller: Controller, user_applies: Apply
+) -> None:
+    await running(controller, user_applies, 3)
+    says(controller, 2, 1, "Unreadable", known=False)
+    await look(controller)
+    assert api.objects["InferenceService", "chat"]["status"]["decode"]["desired"] == 3
+
+
+async def test_a_pool_whose_deployments_were_deleted_begins_anew_and_says_so(
+    api: Api, controller: Controller, user_applies: Apply
+) -> None:
+    await running(controller, user_applies, 3)
+    for ref in [ref for ref in api.objects if ref[0] == "Deployment" and "decode" in ref[1]]:
+        controller.store.drop(DEPLOYMENT, api.objects.pop(ref))
+    cast("Loop", controller.adviser).says = NO_ADVICE
+    await look(controller)
+    newest = told(api)[0]
+    assert (newest["from"], newest["to"], newest["reason"]) == (3, 1, "Bounds")
+    assert newest["message"] == "nothing runs: decode.replicas.min is 1"

@@ -1,0 +1,106 @@
+"""ITL that something else than streams has made: decode neither grows nor shrinks for what its pods disprove."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.operator.scaling.policy.looks import Service, look, pods, pool
+
+from phasewise_operator.scaling.policy import decode
+from phasewise_operator.scaling.policy.itl_law import ItlLaw
+from phasewise_operator.scaling.policy.load import Load, PoolLoad
+from phasewise_operator.scaling.policy.memory import Outputs, Room
+from phasewise_operator.scaling.state import Coverage, PodLoad, PoolSignals, Signals, Targets
+
+ITL = 0.04
+
+
+def pool_of(number: int, each: float, itl: float, waiting: float = 0.0) -> Signals:
+    """Decode pods with streams of 100 tokens; `waiting`: prompts still in prefill."""
+    rate = number * each / (100 * itl)
+    load = {"concurrency": each, "busy": min(1.0, each), "legs": rate * 10 / number, "running": each}
+    streams = pods("decode", number, **load, itl=itl, tokens=each / itl * 10, kv_usage=0.1)
+    prompts = pods("prefill", 1, concurrency=0.1, busy=0.1, legs=5.0)
+    awaiting = {"prefill": waiting}
+    return look({"prefill": prompts, "decode": streams}, arrivals=rate, active=number * each, awaiting=awaiting)
+
+
+def load() -> Load:
+    return Load(10.0, 1.0, 0.0, {}, {}, PoolLoad(), PoolLoad(), quiet=False)
+
+
+def service(decode_pods: int) -> Service:
+    return Service(pool("prefill"), pool("decode", decode_pods, max=40), stabilization=60)
+
+
+def test_what_is_drawn_from_a_single_stream_makes_no_replica_while_itl_is_well() -> None:
+    """Alone a stream has 30 ms; that half of it grows with the streams is a guess until more are seen."""
+    found = service(1)
+    found.run(60, pool_of(1, 0.5, 0.030))
+    found.run(20, pool_of(1, 1.0, 0.031, waiting=20.0))
+    assert found.sizes[1] == 1
+    found.run(4, pool_of(1, 12.0, 0.045, waiting=20.0))
+    assert found.sizes[1] > 1, "seen, not guessed"
+
+
+@pytest.mark.parametrize("slow", [30, 120, 600])
+def test_a_slow_time_does_not_say_that_the_target_is_out_of_reach_for_ever(slow: float) -> None:
+    found = service(4)
+    found.run(slow, pool_of(4, 1.5, 0.060))
+    found.change("decode", wanted=4, ready=4)
+    verdict = found.run(4, pool_of(4, 15.0, 0.025))["decode"]
+    assert (verdict.wanted, verdict.reason) != (1, "ItlUnattainable")
+    assert found.sizes[1] == 4
+    found.run(120, pool_of(4, 15.0, 0.025))
+    assert 2 <= found.sizes[1] <= 4
+
+
+def test_a_target_out_of_reach_still_bounds_itl() -> None:
+    """Alone 50 ms: no replica meets 40 ms, and yet ITL is not left to grow without end."""
+    found = service(1)
+    found.run(120, pool_of(1, 1.0, 0.050))
+    assert found.sizes[1] == 1
+    verdict = found.run(30, pool_of(1, 40.0, 0.200))["decode"]
+    assert verdict.reason == "ItlUnattainable"
+    assert found.sizes[1] > 1
+
+
+@pytest.mark.parametrize(("each", "itl"), [(3.0, 0.030), (5.0, 0.022)])
+def test_a_pool_does_not_shrink_to_what_no_pod_has_shown(each: float, itl: float) -> None:
+    found = service(10)
+    found.run(300, pool_of(10, each, itl))
+    found.change("decode", wanted=10, ready=10)
+    seen: list[int] = []
+    for _ in range(90):
+        found.tick(pool_of(10, 15.0, 0.025), obey=False)
+        seen.append(found.tick(pool_of(10, 15.0, 0.025), obey=False)["decode"].wanted)
+    assert min(seen) >= 5
+
+
+def test_one_pod_full_of_a_giant_is_not_what_the_others_hold() -> None:
+    found = Service(pool("prefill"), pool("decode", 10, max=64), stabilization=60)
+    calm = pool_of(10, 20.0, 0.025)
+    found.run(120, calm)
+    before = found.sizes[1]
+    giant = PodLoad(concurrency=4, busy=1, legs=1, running=2, blocked=2, kv_usage=0.95, itl=0.02, tokens=1000)
+    full = PoolSignals(Coverage(10, 10), {**calm.pools["decode"].pods, "decode-3": giant})
+    stuck = replace(calm, pools={**calm.pools, "decode": full}, overdue={"decode": 1.0}, awaiting={"decode": 2.0})
+    found.run(10, stuck)
+    assert found.sizes[1] <= before + 1
+    assert found.memory.room is None
+
+
+def test_the_room_of_pods_that_are_all_full_is_learned() -> None:
+    streams = PoolLoad(concurrency=40, room=16.0, fullest=20.0, blocked=8)
+    assert decode.learn_room(None, replace(load(), decode=streams), 8.0, 5.0) == Room(20.0, 5.0)
+
+
+def test_close_to_what_a_stream_alone_has_a_pool_at_most_doubles() -> None:
+    """39 ms alone under 40 ms: a small error of the floor is many replicas."""
+    law = ItlLaw(weight=100, streams=20, itl=0.1, spread=10000, joint=32.0, widest=30)
+    streams = PoolLoad(concurrency=60, tokens=6000, slowest=0.1)
+    need = decode.need(
+        replace(load(), decode=streams), Targets(2.0, ITL, 0.95), 1.0, Outputs(), law, None, pool("decode", 2), 0.0
+    )
+    assert need.size == 4
