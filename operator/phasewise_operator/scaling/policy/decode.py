@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from phasewise_operator.scaling.policy.itl_law import ENOUGH_TOKENS, HEADROOM, ItlLaw
-from phasewise_operator.scaling.policy.load import KV_FULL, Load
+from phasewise_operator.scaling.policy.load import ALONE, KV_FULL, Load
 from phasewise_operator.scaling.policy.memory import Outputs, Room
 from phasewise_operator.scaling.policy.sizing import SLACK, Need, carefully
 from phasewise_operator.scaling.policy.wording import counted, figure, percent, seconds
@@ -145,20 +145,19 @@ def _shown(load: Load, targets: Targets, pool: Pool) -> float:
     return max(0.0, load.decode.concurrency - load.decode.blocked) / pool.ready
 
 
-def _by_itl(
-    number: float, holds: float, is_full: bool, targets: Targets, law: ItlLaw, load: Load, pool: Pool
-) -> Need:
+def _by_itl(number: float, holds: float, is_full: bool, targets: Targets, law: ItlLaw, load: Load, pool: Pool) -> Need:
     if not law.known:
         return Need(1, 1, number, DECODE_LOAD, "No stream has been decoded yet: what a replica holds is not known")
     slowest = load.decode.slowest
     if law.alone > targets.itl and law.knows_alone and not (slowest and slowest <= targets.itl):
         return _unattainable(number, targets, law, pool)
-    well = _is_well(load, targets)
+    # No guess makes a replica while ITL is well, nor where streams that are slow hardly share a pod.
+    most = pool.wanted if _is_well(load, targets) or load.decode.batch < ALONE else None
     guessed = law.thin or not law.knows_alone or holds < FEW
 
     def size(factor: float, holds: float) -> int:
         enough = max(1, math.ceil(number * factor / holds))
-        return carefully(enough, pool, pool.wanted if well else None) if guessed else enough
+        return carefully(enough, pool, most) if guessed else enough
 
     each = f"{figure(holds)} a replica" if math.isfinite(holds) else "any number a replica"
     limit = "for which it has room" if is_full else f"within {seconds(targets.itl)} ITL"

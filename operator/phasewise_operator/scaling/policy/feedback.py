@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from phasewise_operator.scaling.policy.itl_law import HEADROOM
-from phasewise_operator.scaling.policy.load import Load
+from phasewise_operator.scaling.policy.load import ALONE, Load
 from phasewise_operator.scaling.policy.prefill import PROMPT_TOO_LONG
 from phasewise_operator.scaling.policy.wording import figure, percent, seconds
 from phasewise_operator.scaling.state import Signals, Targets, TtftParts
@@ -36,8 +36,6 @@ CHANCE = 2.0
 would add a replica now and then for nothing."""
 LEAST_MISS = 0.005
 """Share of misses that is allowed at attainment 100 %."""
-ALONE = 1.5
-"""Mean legs on a busy pod below which they mostly do not share it, so that more pods would not make it faster."""
 WORTH = 0.1
 """Share of the target below which a part of TTFT is not what spoils it."""
 

@@ -14,6 +14,8 @@ from phasewise_runtime.contract import DECODE, PREFILL
 QUEUE = 2.0
 """Mean legs in flight on a pod from which on some wait for others."""
 HALF = 0.5
+ALONE = 1.5
+"""Mean legs on a busy pod below which they mostly do not share it, so that more pods would not make it faster."""
 CROWDED = 0.5
 """Share of the fullest pod's streams from which on a pod that is full tells how many the others hold."""
 KV_FULL = 0.85

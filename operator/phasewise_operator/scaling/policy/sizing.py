@@ -29,6 +29,6 @@ class Need:
 def carefully(size: int, pool: Pool, most: int | None = None) -> int:
     """At most double what has shown how it performs: with thin evidence a large step would rest on a guess.
 
-    `most`: no more than that where the pool is seen to do well, so that a guess alone makes it no larger.
+    `most`: no more than that where nothing but a guess asks for more.
     """
     return min(size, max(pool.wanted, 2 * max(1, pool.ready)) if most is None else most)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.operator.scaling.policy.looks import Service, look, pods, pool
@@ -19,7 +20,7 @@ ITL = 0.04
 def pool_of(number: int, each: float, itl: float, waiting: float = 0.0) -> Signals:
     """Decode pods with streams of 100 tokens; `waiting`: prompts still in prefill."""
     rate = number * each / (100 * itl)
-    load = {"concurrency": each, "busy": min(1.0, each), "legs": rate * 10 / number, "running": each}
+    load: dict[str, Any] = {"concurrency": each, "busy": min(1.0, each), "legs": rate * 10 / number, "running": each}
     streams = pods("decode", number, **load, itl=itl, tokens=each / itl * 10, kv_usage=0.1)
     prompts = pods("prefill", 1, concurrency=0.1, busy=0.1, legs=5.0)
     awaiting = {"prefill": waiting}
@@ -42,6 +43,14 @@ def test_what_is_drawn_from_a_single_stream_makes_no_replica_while_itl_is_well()
     assert found.sizes[1] == 1
     found.run(4, pool_of(1, 12.0, 0.045, waiting=20.0))
     assert found.sizes[1] > 1, "seen, not guessed"
+
+
+def test_noise_of_streams_that_do_not_share_a_pod_makes_no_replica() -> None:
+    """A few tokens at 200 ms while prompts pile up before prefill: a second pod would be as slow."""
+    found = service(1)
+    found.run(60, pool_of(1, 0.4, 0.030))
+    found.run(20, pool_of(1, 0.4, 0.200, waiting=20.0))
+    assert found.sizes[1] == 1
 
 
 @pytest.mark.parametrize("slow", [30, 120, 600])
@@ -99,7 +108,7 @@ def test_the_room_of_pods_that_are_all_full_is_learned() -> None:
 def test_close_to_what_a_stream_alone_has_a_pool_at_most_doubles() -> None:
     """39 ms alone under 40 ms: a small error of the floor is many replicas."""
     law = ItlLaw(weight=100, streams=20, itl=0.1, spread=10000, joint=32.0, widest=30)
-    streams = PoolLoad(concurrency=60, tokens=6000, slowest=0.1)
+    streams = PoolLoad(concurrency=60, busy=2, tokens=6000, slowest=0.1)
     need = decode.need(
         replace(load(), decode=streams), Targets(2.0, ITL, 0.95), 1.0, Outputs(), law, None, pool("decode", 2), 0.0
     )
