@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from phasewise_operator.api.spec import ScalingMode
@@ -29,7 +29,9 @@ def pool_sizes(ctx: Context, observed: Observed, advice: Advice) -> Mapping[str,
     if mode is ScalingMode.EXTERNAL:
         return follow(pools, {role: _asked(ctx, observed, role) for role in ctx.pools}, budget)
     verdicts = (advice if advice.generation == ctx.generation else NO_ADVICE).verdicts
-    return _bounded(pools, {p.role: verdicts.get(p.role) or _unmeasured(ctx, observed, p.role) for p in pools}, budget)
+    sizes = {p.role: verdicts.get(p.role) or _unmeasured(ctx, observed, p.role) for p in pools}
+    # What was measured holds for an older generation too: only sizes were decided by its spec.
+    return _bounded(pools, sizes, budget, {role for role, verdict in advice.verdicts.items() if verdict.missed})
 
 
 def _asked(ctx: Context, observed: Observed, role: str) -> int | None:
@@ -49,13 +51,15 @@ def _unmeasured(ctx: Context, observed: Observed, role: str) -> Verdict:
     return _stays(ctx, observed, role, NO_SIGNAL, "nothing has been measured yet")
 
 
-def _bounded(pools: Sequence[Pool], verdicts: Mapping[str, Verdict], budget: int | None) -> Mapping[str, Verdict]:
+def _bounded(
+    pools: Sequence[Pool], verdicts: Mapping[str, Verdict], budget: int | None, missed: Collection[str] = ()
+) -> Mapping[str, Verdict]:
     """Sizes within the bounds and the budget as they are now: both may have changed since the loop decided.
 
     A size that is held is the one that runs now, not the one that ran when the loop looked.
     """
     sizes = {p.role: verdicts[p.role].wanted if verdicts[p.role].known else p.wanted for p in pools}
-    grants = grant([Proposal(p, sizes[p.role]) for p in pools], budget)
+    grants = grant([Proposal(p, sizes[p.role], p.role in missed) for p in pools], budget)
     return {role: _within(verdict, sizes[role], grants[role]) for role, verdict in verdicts.items()}
 
 

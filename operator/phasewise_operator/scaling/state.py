@@ -199,6 +199,8 @@ class Verdict:
     """False: held, because too little is known."""
     bound: str = ""
     """What moved a size that is held, in words; empty: nothing did."""
+    missed: bool = False
+    """The pool's target is missed: where the budget is lowered the other gives first."""
 
 
 @dataclass(frozen=True)

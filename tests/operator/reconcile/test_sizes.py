@@ -167,6 +167,19 @@ def test_a_budget_lowered_below_what_runs_is_kept(mode: str, reason: str, make_c
     assert "raise" in limited.message
 
 
+@pytest.mark.parametrize("missing", ["prefill", "decode"])
+def test_the_pool_that_misses_its_target_gives_last_though_the_loop_has_not_looked_again(
+    missing: str, make_context: MakeContext
+) -> None:
+    """That it misses was measured, whatever the spec of that time."""
+    pool = {"accelerator": {}, "replicas": {"min": 1, "max": 8}}
+    ctx = dataclasses.replace(make_context(prefill=pool, decode=pool, scaling={"gpuBudget": 6}), generation=2)
+    verdicts = {r: Verdict(4, "ItlMissed", "late", missed=r == missing) for r in ("prefill", "decode")}
+    now = seen(deployment("prefill", 4, "4"), deployment("decode", 4, "4"))
+    sizes = pool_sizes(ctx, now, Advice(verdicts, generation=1))
+    assert {role: size.wanted for role, size in sizes.items()} == {"prefill": 2, "decode": 2} | {missing: 4}
+
+
 def test_manual_pools_grow_as_the_others_pods_let_go_of_their_gpus(make_context: MakeContext) -> None:
     pool = {"accelerator": {}, "replicas": {"min": 4, "max": 8}}
     ctx = make_context(prefill=pool, decode=pool, scaling={"mode": "Manual", "gpuBudget": 8})

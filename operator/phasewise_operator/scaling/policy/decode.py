@@ -27,10 +27,13 @@ ADMISSION_SHARE = 0.25
 """Share of the TTFT target that admission may take before it counts: any request is "blocked" for a step."""
 WORSE_AT_MOST = 1.5
 """Where the ITL target is out of reach ITL is kept within this multiple of what a stream alone has."""
+WHOLE = 0.9
+"""Share of a load window with streams from which on their mean over the window is what they were."""
 FEW = 3.0
 """Streams a replica below which the size hangs on small errors of what a stream alone has."""
 WIDER = 2.0
-"""A pool is not made so small that pods would hold more than this multiple of the streams that some pod has shown."""
+"""A pool is not made so small in one go that pods would hold more than this multiple of the streams that some pod has
+shown, and of what they hold now."""
 LENGTH_LEGS = 50.0
 """Legs that the length of outputs is averaged over: lengths scatter more than prompts, and streams that have not ended
 blur them."""
@@ -42,7 +45,8 @@ def learn(law: ItlLaw, pool: PoolSignals | None, elapsed: float, window: float) 
     for _, pod in sorted(pool.pods.items()) if pool else ():
         if pod.itl is not None and pod.concurrency is not None:
             streams = max(1.0, pod.concurrency)
-            law = law.learn(streams, pod.itl, min(1.0, elapsed / window) * min(1.0, pod.tokens / ENOUGH_TOKENS))
+            weight = min(1.0, elapsed / window) * min(1.0, pod.tokens / ENOUGH_TOKENS)
+            law = law.learn(streams, pod.itl, weight, whole=(pod.busy or 0.0) >= WHOLE)
     return law
 
 
@@ -75,13 +79,18 @@ def need(
     """The largest of the three sizes, each with its reason."""
     if load.quiet:
         return Need(0, 0, 0.0, DECODE_LOAD, "No traffic")
-    within, shown = law.capacity(targets.itl), _shown(load, targets, pool)
+    goal = _goal(load, targets, law)
+    within, shown = law.capacity(goal), _shown(load, targets, pool)
     holds = min(max(within, shown), max(1.0, FILL * room.streams) if room else math.inf)
-    pace = min(targets.itl, law.at(holds)) if law.known else HEADROOM * targets.itl
+    pace = min(goal, law.at(holds)) if law.known else HEADROOM * targets.itl
     if shown > within and load.decode.slowest:
         pace = load.decode.slowest
     lasting = arrivals * (outputs.length or 0.0) * pace
-    by_itl = _by_itl(streams(load, pace, lasting), holds, holds < max(within, shown), targets, law, load, pool)
+    number = streams(load, pace, lasting)
+    if goal > targets.itl:
+        by_itl = _unattainable(number, holds, targets, law, pool)
+    else:
+        by_itl = _by_itl(number, holds, holds < max(within, shown), targets, law, load, pool)
     # The first of the largest names the reason: what is short now before what will be.
     sizes = [n for n in (_by_admission(load, pool, blocked, lasting), _by_kv(load, pool), by_itl) if n]
     largest = max(sizes, key=lambda n: n.size)
@@ -133,6 +142,15 @@ def learn_outputs(outputs: Outputs, load: Load, targets: Targets, elapsed: float
     return Outputs(outputs.tokens * keep + load.decode.tokens * fresh, outputs.legs * keep + load.decode.legs * fresh)
 
 
+def _goal(load: Load, targets: Targets, law: ItlLaw) -> float:
+    """The ITL that pods are sized for, seconds: the target, or what can be had where no pod shows that it is met."""
+    slowest = load.decode.slowest
+    if not law.known or law.alone <= targets.itl or not law.knows_alone or (slowest and slowest <= targets.itl):
+        return targets.itl
+    # So that what a replica is filled to, within its headroom, is the bound.
+    return law.alone * (1 + (WORSE_AT_MOST - 1) / HEADROOM)
+
+
 def _is_well(load: Load, targets: Targets) -> bool:
     """ITL is seen to leave room."""
     return load.decode.slowest is not None and load.decode.slowest <= HEADROOM * targets.itl
@@ -148,9 +166,6 @@ def _shown(load: Load, targets: Targets, pool: Pool) -> float:
 def _by_itl(number: float, holds: float, is_full: bool, targets: Targets, law: ItlLaw, load: Load, pool: Pool) -> Need:
     if not law.known:
         return Need(1, 1, number, DECODE_LOAD, "No stream has been decoded yet: what a replica holds is not known")
-    slowest = load.decode.slowest
-    if law.alone > targets.itl and law.knows_alone and not (slowest and slowest <= targets.itl):
-        return _unattainable(number, targets, law, pool)
     # No guess makes a replica while ITL is well, nor where streams that are slow hardly share a pod.
     most = pool.wanted if _is_well(load, targets) or load.decode.batch < ALONE else None
     guessed = law.thin or not law.knows_alone or holds < FEW
@@ -163,18 +178,17 @@ def _by_itl(number: float, holds: float, is_full: bool, targets: Targets, law: I
     limit = "for which it has room" if is_full else f"within {seconds(targets.itl)} ITL"
     enough = size(1.0, holds)
     message = f"{figure(number)} streams at {each} {limit} need {counted(enough, 'replica')}"
-    shown = min(holds, max(1.0, WIDER * law.widest))
-    return Need(enough, max(enough, size(SLACK, shown)), number, DECODE_LOAD, message)
+    # At half of the replicas a pod has double the streams: fewer still are left to pods that have shown as much.
+    unseen = min(size(SLACK, min(holds, max(1.0, WIDER * law.widest))), math.ceil(pool.wanted / WIDER))
+    return Need(enough, max(enough, size(SLACK, holds), unseen), number, DECODE_LOAD, message)
 
 
-def _unattainable(number: float, targets: Targets, law: ItlLaw, pool: Pool) -> Need:
-    bound = WORSE_AT_MOST * law.alone
+def _unattainable(number: float, holds: float, targets: Targets, law: ItlLaw, pool: Pool) -> Need:
     message = (
         f"One stream alone has an ITL of {seconds(law.alone)}; the target is {seconds(targets.itl)}, which no number "
-        f"of replicas meets: they only keep it under {seconds(bound)}. A larger itl, a faster accelerator or tensor "
-        "parallelism would help"
+        f"of replicas meets: they only keep it under {seconds(WORSE_AT_MOST * law.alone)}. A larger itl, a faster "
+        "accelerator or tensor parallelism would help"
     )
-    holds = law.capacity(bound / HEADROOM)
     enough = carefully(max(1, math.ceil(number / holds)), pool)
     keep = max(enough, math.ceil(number * SLACK / holds))
     return Need(enough, keep, number, ITL_UNATTAINABLE, message, curable=False)

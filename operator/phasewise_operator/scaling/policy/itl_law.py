@@ -111,16 +111,19 @@ class ItlLaw:
         """With so much of the weight."""
         return replace(self, weight=self.weight * share, spread=self.spread * share, joint=self.joint * share)
 
-    def _contradicted(self, streams: float, itl: float) -> bool:
+    def _contradicted(self, streams: float, itl: float, whole: bool) -> bool:
         more = streams > OTHER_STREAMS * self.streams and OTHER_ITL * itl < self.itl
         fewer = OTHER_STREAMS * streams < self.streams and itl > OTHER_ITL * self.itl
-        return self.known and (more or fewer)
+        return self.known and (more or (fewer and whole))
 
-    def learn(self, streams: float, itl: float, weight: float) -> ItlLaw:
-        """With one more sample (West's update of weighted means and sums)."""
+    def learn(self, streams: float, itl: float, weight: float, *, whole: bool = True) -> ItlLaw:
+        """With one more sample (West's update of weighted means and sums).
+
+        `whole`: the pod had streams for the whole time; else there were more than the mean while there were any.
+        """
         if weight <= 0 or streams <= 0 or itl <= 0:
             return self
-        old = self._with(1 - min(1.0, weight)) if self._contradicted(streams, itl) else self
+        old = self._with(1 - min(1.0, weight)) if self._contradicted(streams, itl, whole) else self
         total = old.weight + weight
         from_streams, from_itl = streams - old.streams, itl - old.itl
         mean_streams = old.streams + from_streams * weight / total
@@ -128,7 +131,7 @@ class ItlLaw:
             weight=total,
             streams=mean_streams,
             itl=old.itl + from_itl * weight / total,
-            spread=old.spread + weight * from_streams * (streams - mean_streams),
+            spread=old.spread + max(0.0, weight * from_streams * (streams - mean_streams)),
             joint=old.joint + weight * from_itl * (streams - mean_streams),
             widest=max(old.widest, old.streams + weight * (streams - old.streams)),
         )

@@ -17,7 +17,8 @@ HALF = 0.5
 ALONE = 1.5
 """Mean legs on a busy pod below which they mostly do not share it, so that more pods would not make it faster."""
 CROWDED = 0.5
-"""Share of the fullest pod's streams from which on a pod that is full tells how many the others hold."""
+"""Share of the fullest pod's streams from which on a pod that is full tells how many the others hold; below it, where
+most pods are full."""
 KV_FULL = 0.85
 """Use of the KV cache beyond which requests begin to be preempted or to wait, since streams grow."""
 
@@ -94,7 +95,7 @@ def _of_pool(pool: PoolSignals | None, unseen_routers: float, batch: int) -> Poo
     by_routers = unseen * unseen_routers
     itl = [p.itl for p in pods if p.itl is not None]
     fullest = max(p.running or 0.0 for p in pods)
-    places = [(p.running or 0.0, _blocked(p, batch, fullest)) for p in pods]
+    places = _places(pods, batch, CROWDED * fullest)
     crowded = [r for r, b in places if b and r]
     room = sum(crowded) / len(crowded) if crowded else None
     kv = [p.kv_usage for p in pods if p.kv_usage is not None]
@@ -113,13 +114,20 @@ def _of_pool(pool: PoolSignals | None, unseen_routers: float, batch: int) -> Poo
     )
 
 
-def _blocked(pod: PodLoad, batch: int, fullest: float) -> float:
-    """Requests that wait for room. An engine calls those so, too, that merely wait for their turn in a step.
+def _places(pods: list[PodLoad], batch: int, many: float) -> list[tuple[float, float]]:
+    """Of each pod the streams that run and the requests that wait for room.
 
-    Those behind a few very long streams, beside pods that run many, wait where they were sent: no replica helps them.
+    Those behind a few very long streams, where most pods run many, wait where they were sent: no replica helps them.
     """
-    if (pod.running or 0.0) < CROWDED * fullest:
-        return 0.0
+    found = [(p.running or 0.0, _blocked(p, batch)) for p in pods]
+    few = [running for running, blocked in found if blocked and running < many]
+    if len(few) > len(pods) / 2:
+        return found
+    return [(running, blocked if running >= many else 0.0) for running, blocked in found]
+
+
+def _blocked(pod: PodLoad, batch: int) -> float:
+    """Requests that wait for room. An engine calls those so, too, that merely wait for their turn in a step."""
     if batch and (pod.running or 0.0) < batch and (pod.kv_usage or 0.0) <= KV_FULL:
         return 0.0
     return pod.blocked or 0.0

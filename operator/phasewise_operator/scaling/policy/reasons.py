@@ -68,7 +68,7 @@ def verdict(plan: Plan, granted: Grant) -> Verdict:
     elif granted.size > plan.size:
         message = f"{message}; {plan.pool.role}.replicas.min is {plan.pool.min}"
     limit = granted.kind or (NO_NODE if reason == UNSCHEDULABLE else "")
-    return Verdict(granted.size, reason, message, limit)
+    return Verdict(granted.size, reason, message, limit, missed=plan.missed)
 
 
 def _why(plan: Plan) -> tuple[str, str]:

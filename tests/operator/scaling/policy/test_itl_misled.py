@@ -6,7 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.operator.scaling.policy.looks import Service, look, pods, pool
+from tests.operator.scaling.policy.looks import TARGETS, Service, look, pods, pool
+from tests.operator.scaling.policy.plant import Plant
+from tests.operator.scaling.policy.plant_parts import Shape
 
 from phasewise_operator.scaling.policy import decode
 from phasewise_operator.scaling.policy.itl_law import ItlLaw
@@ -113,3 +115,44 @@ def test_close_to_what_a_stream_alone_has_a_pool_at_most_doubles() -> None:
         replace(load(), decode=streams), Targets(2.0, ITL, 0.95), 1.0, Outputs(), law, None, pool("decode", 2), 0.0
     )
     assert need.size == 4
+
+
+@pytest.mark.parametrize(("size", "rate", "right"), [(4, 2.0, 1), (10, 5.0, 2)])
+def test_a_quiet_pool_shrinks_though_the_operator_has_just_started(size: int, rate: float, right: int) -> None:
+    """No pod has shown as many streams as fewer pods would have: half of them go, and then the others show it."""
+    plant = Plant(
+        Shape(rate=lambda _: rate, output=200),
+        TARGETS,
+        {"prefill": (1, 20), "decode": (1, 20)},
+        start={"prefill": 2, "decode": size},
+    )
+    plant.run(900)
+    assert plant.wanted["decode"] == right
+    assert plant.attainment(0, 840) > 0.98
+
+
+def test_a_target_lowered_out_of_reach_leaves_what_keeps_itl_near_a_stream_alone() -> None:
+    """50 ms alone; 20 requests/s of 200 tokens are some 16 pods for 75 ms."""
+    plant = Plant(
+        Shape(rate=lambda _: 20.0, prompt=150, output=200, itl_floor=0.050),
+        replace(TARGETS, itl=0.2),
+        {"prefill": (1, 20), "decode": (1, 40)},
+        start={"prefill": 3, "decode": 14},
+    )
+    plant.run(400)
+    plant.targets = TARGETS
+    plant.run(600)
+    each = sum(len(p.streams) for p in plant.pods["decode"]) / plant.wanted["decode"]
+    assert 0.050 + 0.001 * each < 0.085
+    assert plant.rows[-1].verdicts["decode"].reason == "ItlUnattainable"
+
+
+def test_where_most_pods_are_full_they_need_room_though_another_runs_many_short_streams() -> None:
+    full = PodLoad(concurrency=50, busy=1, running=30, blocked=20, kv_usage=0.97, itl=0.03, tokens=10_000)
+    short = PodLoad(concurrency=100, busy=1, running=100, kv_usage=0.3, itl=0.03, tokens=30_000)
+    decode_pods = PoolSignals(Coverage(4, 4), {f"decode-{n}": short if n == 3 else full for n in range(4)})
+    found = Service(pool("prefill"), pool("decode", 4))
+    prompts = pods("prefill", 1, concurrency=0.1, busy=0.1, legs=5.0)
+    seen = look({"prefill": prompts, "decode": decode_pods}, arrivals=5.0, active=250, overdue={"decode": 60.0})
+    assert found.tick(seen)["decode"].reason == "DecodeAdmission"
+    assert found.sizes[1] > 4
