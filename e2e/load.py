@@ -98,6 +98,8 @@ class Load(Traffic):
     """Requests of all kinds, kept in flight by `workers` threads."""
 
     workers: int = 8
+    longest: int = 800
+    """Prompt tokens at most."""
     seeds: Iterator[int] = field(default_factory=lambda: itertools.count(random.randrange(1 << 30)))
 
     def work(self, number: int) -> None:
@@ -107,13 +109,14 @@ class Load(Traffic):
         while not self.stop.is_set():
             chat, stream = next(shapes)
             seed = next(self.seeds)
-            request = make_request(self.model, seed, 100 + seed % 700, chat=chat, stream=stream, output=32)
+            tokens = 100 + seed % (self.longest - 100)
+            request = make_request(self.model, seed, tokens, chat=chat, stream=stream, output=32)
             self.send(request)
 
 
 @contextmanager
-def load(url: str, model: str, workers: int = 8) -> Generator[Load]:
-    running = Load(url, model, workers=workers)
+def load(url: str, model: str, workers: int = 8, longest: int = 800) -> Generator[Load]:
+    running = Load(url, model, workers=workers, longest=longest)
     threads = [threading.Thread(target=running.work, args=(n,), daemon=True) for n in range(workers)]
     for thread in threads:
         thread.start()

@@ -150,8 +150,8 @@ def assert_quick(service: Service, running: Shaped, began: float) -> None:
 
 
 def return_to_one(service: Service, watch: Watch, role: str, alone: str) -> None:
-    """While requests of all kinds run: a pod that goes away takes none of them with it."""
-    with load(service.url, service.model, workers=2) as running:
+    """While requests of all kinds run, short ones: a pod that goes away takes none of them with it."""
+    with load(service.url, service.model, workers=2, longest=300) as running:
         assert watch.until(lambda: watch.at(role, 1), RETURN_SECONDS), f"{role} does not return: {watch.rows}"
         enough(running, 2)
     assert_kept(running, alone)
@@ -196,7 +196,10 @@ def test_generation_heavy_load_grows_decode_and_leaves_prefill_though_the_operat
     breathing: Service, right: Right, watch: Watch, alone: str
 ) -> None:
     """Killed between the new replicas and the new pod; who leads then finds a size that it did not decide."""
+    assert watch.until(lambda: all(watch.at(r, 1) for r in contract.ENGINE_ROLES), RETURN_SECONDS), watch.rows
     target = targets.of(breathing.name, breathing.namespace).itl
+    watch = Watch(breathing.name, breathing.namespace)
+    watch.look()
     began = time.time()
     with (
         sizes(breathing, contract.DECODE) as seen,
@@ -219,6 +222,9 @@ def test_an_outside_autoscaler_is_followed_within_bounds(breathing: Service) -> 
     """No pod has to start for it: what is asked for is taken back at once."""
     set_mode(breathing, "External")
     kube.wait_for("External", lambda: condition(breathing, "ScalingActive")[1] == "External", 20)
+    for role in contract.ENGINE_ROLES:
+        ask_for(breathing, role, 1)
+        kube.wait_for(f"{role} of 1", lambda role=role: size(breathing, role) == 1, PATCH_SECONDS, 0.2)
     for role in contract.ENGINE_ROLES:
         asked = time.time()
         ask_for(breathing, role, 2)
