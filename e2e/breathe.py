@@ -22,9 +22,9 @@ LATELY = 15.0
 def show_scaling(url: str, service: str, namespace: str, model: str) -> bool:
     """Whether each pool grew under its load and returned, and no request failed."""
     watch = Watch(service, namespace)
-    settle(watch)
     alone, slo = targets.fit(service, namespace, url, model)
     print(f"    one request alone: {alone}; targets: {slo}")
+    settle(watch)
     good = True
     for load in (PromptHeavy(url, model), GenerationHeavy(url, model, target=slo.itl)):
         grown = grow(load, watch)
@@ -41,7 +41,7 @@ def show_scaling(url: str, service: str, namespace: str, model: str) -> bool:
 
 
 def settle(watch: Watch) -> None:
-    """A load is told what one pod can do: an earlier run's second pod has to go first."""
+    """A second pod has to go first: an earlier run's, or one that an engine's first, slow requests have made."""
     watch.look()
     if not all(watch.at(role, 1) for role in watch.rows):
         with step("waiting until each pool has one pod again"):

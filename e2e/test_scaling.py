@@ -81,6 +81,16 @@ def watch(breathing: Service) -> Watch:
     return found
 
 
+@pytest.fixture
+def watch_from_one(breathing: Service, right: Right) -> Watch:
+    """Of a service whose pools have one pod each: an engine's first, slow requests may have made them two."""
+    before = Watch(breathing.name, breathing.namespace)
+    assert before.until(lambda: all(before.at(r, 1) for r in contract.ENGINE_ROLES), RETURN_SECONDS), before.rows
+    found = Watch(breathing.name, breathing.namespace)
+    found.look()
+    return found
+
+
 def set_mode(service: Service, mode: str) -> None:
     patch = json.dumps({"spec": {"scaling": {"mode": mode}}})
     cluster.kubectl("-n", service.namespace, "patch", "infsvc", service.name, "--type=merge", "-p", patch)
@@ -163,7 +173,10 @@ def assert_kept(running: Load, alone: str) -> None:
     assert differences(running.outcomes, alone, at_once=1) == []
 
 
-def test_prompt_heavy_load_grows_prefill_and_leaves_decode(breathing: Service, right: Right, watch: Watch) -> None:
+def test_prompt_heavy_load_grows_prefill_and_leaves_decode(
+    breathing: Service, right: Right, watch_from_one: Watch
+) -> None:
+    watch = watch_from_one
     began = time.time()
     with applied(PromptHeavy(breathing.url, breathing.model)) as running:
         wait_wanted(watch, contract.PREFILL, 2)
@@ -193,13 +206,11 @@ def test_a_pool_half_of_whose_pods_cannot_be_read_is_held(breathing: Service, wa
 
 
 def test_generation_heavy_load_grows_decode_and_leaves_prefill_though_the_operator_is_killed(
-    breathing: Service, right: Right, watch: Watch, alone: str
+    breathing: Service, right: Right, watch_from_one: Watch, alone: str
 ) -> None:
     """Killed between the new replicas and the new pod; who leads then finds a size that it did not decide."""
-    assert watch.until(lambda: all(watch.at(r, 1) for r in contract.ENGINE_ROLES), RETURN_SECONDS), watch.rows
+    watch = watch_from_one
     target = targets.of(breathing.name, breathing.namespace).itl
-    watch = Watch(breathing.name, breathing.namespace)
-    watch.look()
     began = time.time()
     with (
         sizes(breathing, contract.DECODE) as seen,
