@@ -61,7 +61,8 @@ def grow(load: Shaped, watch: Watch) -> bool:
             load.enough.set()
         if watch.at(role, 2):
             two_since.append(time.monotonic())
-        return bool(two_since) and watch.rows[role].in_target is True
+        # Long enough with two that what is told of them is not of the time with one.
+        return bool(two_since) and time.monotonic() - two_since[0] > LATELY and watch.rows[role].in_target is True
 
     with applied(load):
         grown = watch.until(done, LOAD_SECONDS, printer.tell)
