@@ -7,7 +7,6 @@ record. What is measured is the operator alone: the new pod need not start.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import sys
@@ -41,8 +40,7 @@ def main(count: int) -> None:
 
 
 def stabilize(time_: str) -> None:
-    patch = json.dumps({"spec": {"scaling": {"scaleDownStabilization": time_}}})
-    cluster.kubectl("-n", NAMESPACE, "patch", "infsvc", SERVICE, "--type=merge", "-p", patch)
+    kube.patch("infsvc", SERVICE, {"spec": {"scaling": {"scaleDownStabilization": time_}}}, NAMESPACE)
 
 
 def prefill() -> kube.Object:

@@ -33,7 +33,7 @@ def show_scaling(url: str, service: str, namespace: str, model: str) -> bool:
         good = good and grown and not load.failed
     print("==> no load: both pools return to one pod")
     printer = Printer(watch)
-    back = watch.until(lambda: all(watch.at(role, 1) for role in watch.rows), RETURN_SECONDS, printer.tell)
+    back = watch.until(lambda: watch.all_at(1), RETURN_SECONDS, printer.tell)
     if not back:
         print(f"    the pools did not return to one pod in {RETURN_SECONDS} s")
     print(cluster.kubectl("get", "infsvc", service), end="")
@@ -43,9 +43,9 @@ def show_scaling(url: str, service: str, namespace: str, model: str) -> bool:
 def settle(watch: Watch) -> None:
     """A second pod has to go first: an earlier run's, or one that an engine's first, slow requests have made."""
     watch.look()
-    if not all(watch.at(role, 1) for role in watch.rows):
+    if not watch.all_at(1):
         with step("waiting until each pool has one pod again"):
-            watch.until(lambda: all(watch.at(role, 1) for role in watch.rows), RETURN_SECONDS)
+            watch.until(lambda: watch.all_at(1), RETURN_SECONDS)
 
 
 def grow(load: Shaped, watch: Watch) -> bool:

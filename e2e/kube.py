@@ -18,6 +18,11 @@ def apply(text: str, namespace: str = "default") -> None:
     cluster.kubectl("-n", namespace, "apply", "-f", "-", text=text)
 
 
+def patch(kind: str, name: str, change: Object, namespace: str = "default") -> None:
+    """A JSON merge patch."""
+    cluster.kubectl("-n", namespace, "patch", kind, name, "--type=merge", "-p", json.dumps(change))
+
+
 def get(kind: str, name: str, namespace: str = "default") -> Object:
     return json.loads(cluster.kubectl("-n", namespace, "get", kind, name, "-o", "json"))
 

@@ -6,12 +6,11 @@ first; where that leaves too little room for load, the service's targets are rai
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from dataclasses import dataclass
 
-from e2e import cluster, kube, table
+from e2e import kube, table
 from e2e.load import Outcome, Traffic
 from e2e.shapes import GENERATION_HEAVY, PROMPT_HEAVY, Shape, salted
 
@@ -80,6 +79,5 @@ def of(service: str, namespace: str) -> Targets:
 def write(service: str, namespace: str, targets: Targets) -> None:
     """The routers are replaced for it, since they judge by the targets."""
     slo = {"ttft": f"{1000 * targets.ttft:.0f}ms", "itl": f"{1000 * targets.itl:.0f}ms"}
-    patch = json.dumps({"spec": {"slo": slo}})
-    cluster.kubectl("-n", namespace, "patch", "infsvc", service, "--type=merge", "-p", patch)
+    kube.patch("infsvc", service, {"spec": {"slo": slo}}, namespace)
     kube.wait_ready(service, namespace, READY_SECONDS)

@@ -111,9 +111,7 @@ def test_a_changed_spec_is_rolled_without_a_lost_request(service: Service) -> No
     before = service.wait_ready()["status"]
     template = {"spec": {"decode": {"template": {"metadata": {"annotations": {"e2e": "rolled"}}}}}}
     with load(service.url, service.model, workers=2) as running:
-        cluster.kubectl(
-            "-n", service.namespace, "patch", "infsvc", service.name, "--type=merge", "-p", json.dumps(template)
-        )
+        kube.patch("infsvc", service.name, template, service.namespace)
         after = service.wait_ready(600)["status"]
         enough(running, 4)
     assert after["decode"]["revision"] != before["decode"]["revision"]

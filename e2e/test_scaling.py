@@ -6,7 +6,6 @@ cluster. Each load finds out by itself what is too much for one pod.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Generator
@@ -85,15 +84,14 @@ def watch(breathing: Service) -> Watch:
 def watch_from_one(breathing: Service, right: Right) -> Watch:
     """Of a service whose pools have one pod each: an engine's first, slow requests may have made them two."""
     before = Watch(breathing.name, breathing.namespace)
-    assert before.until(lambda: all(before.at(r, 1) for r in contract.ENGINE_ROLES), RETURN_SECONDS), before.rows
+    assert before.until(lambda: before.all_at(1), RETURN_SECONDS), before.rows
     found = Watch(breathing.name, breathing.namespace)
     found.look()
     return found
 
 
 def set_mode(service: Service, mode: str) -> None:
-    patch = json.dumps({"spec": {"scaling": {"mode": mode}}})
-    cluster.kubectl("-n", service.namespace, "patch", "infsvc", service.name, "--type=merge", "-p", patch)
+    kube.patch("infsvc", service.name, {"spec": {"scaling": {"mode": mode}}}, service.namespace)
 
 
 def ask_for(service: Service, role: str, replicas: int) -> None:

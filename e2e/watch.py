@@ -68,6 +68,9 @@ class Watch:
         """The pool has that many replicas, all ready, and no other is wanted."""
         return (self.rows[role].ready, self.rows[role].wanted) == (replicas, replicas)
 
+    def all_at(self, replicas: int) -> bool:
+        return all(self.at(role, replicas) for role in self.rows)
+
 
 class Printer:
     """Tells a Watch's rows on standard output."""

@@ -36,7 +36,12 @@ def retarget(memory: Memory, targets: Targets, now: float) -> Memory:
 
 def judged_anew(memory: Memory, now: float, slo_window: float) -> bool:
     """What was measured was judged by these targets: the routers' window has none in it that the old ones judged."""
-    return memory.targets_since is None or now - memory.targets_since >= max(SETTLE_SECONDS, slo_window)
+    return memory.targets_since is None or _measured_since(memory.targets_since, now, slo_window)
+
+
+def _measured_since(since: float, now: float, slo_window: float) -> bool:
+    """All that was measured is of the time since then."""
+    return now - since >= max(SETTLE_SECONDS, slo_window)
 
 
 def settle(memory: PoolMemory | None, pool: Pool, now: float) -> PoolMemory:
@@ -58,8 +63,7 @@ def given(memory: PoolMemory, wanted: int) -> PoolMemory:
 
 def settled(memory: PoolMemory, now: float, slo_window: float) -> bool:
     """Long enough to judge the pool by what was measured."""
-    since = memory.settled_since
-    return since is not None and now - since >= max(SETTLE_SECONDS, slo_window)
+    return memory.settled_since is not None and _measured_since(memory.settled_since, now, slo_window)
 
 
 def learn(old: Correction | None, need: Need, pool: Pool, now: float) -> Correction:

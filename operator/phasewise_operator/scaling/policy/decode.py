@@ -166,13 +166,15 @@ def _shown(load: Load, targets: Targets, pool: Pool) -> float:
 def _by_itl(number: float, holds: float, is_full: bool, targets: Targets, law: ItlLaw, load: Load, pool: Pool) -> Need:
     if not law.known:
         return Need(1, 1, number, DECODE_LOAD, "No stream has been decoded yet: what a replica holds is not known")
-    # No guess makes a replica while ITL is well, nor where streams that are slow hardly share a pod.
-    most = pool.wanted if _is_well(load, targets) or load.decode.batch < ALONE else None
     guessed = law.thin or not law.knows_alone or holds < FEW
+    # No guess makes a replica while ITL is well, nor where streams that are slow hardly share a pod.
+    unfounded = _is_well(load, targets) or load.decode.batch < ALONE
 
     def size(factor: float, holds: float) -> int:
         enough = max(1, math.ceil(number * factor / holds))
-        return carefully(enough, pool, most) if guessed else enough
+        if not guessed:
+            return enough
+        return min(enough, pool.wanted) if unfounded else carefully(enough, pool)
 
     each = f"{figure(holds)} a replica" if math.isfinite(holds) else "any number a replica"
     limit = "for which it has room" if is_full else f"within {seconds(targets.itl)} ITL"

@@ -26,9 +26,6 @@ class Need:
     """False: the latency target is out of reach for any number of replicas."""
 
 
-def carefully(size: int, pool: Pool, most: int | None = None) -> int:
-    """At most double what has shown how it performs: with thin evidence a large step would rest on a guess.
-
-    `most`: no more than that where nothing but a guess asks for more.
-    """
-    return min(size, max(pool.wanted, 2 * max(1, pool.ready)) if most is None else most)
+def carefully(size: int, pool: Pool) -> int:
+    """At most double what has shown how it performs: with thin evidence a large step would rest on a guess."""
+    return min(size, max(pool.wanted, 2 * max(1, pool.ready)))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from phasewise_operator.scaling.policy.decide import Decision, Memory, decide
+from phasewise_operator.scaling.policy.load import Load, PoolLoad
 from phasewise_operator.scaling.state import Coverage, PodLoad, Pool, PoolSignals, Signals, Targets, Verdict
 
 TARGETS = Targets(ttft=2.0, itl=0.04, attainment=0.95)
@@ -25,6 +26,11 @@ def pods(role: str, number: int, read: int | None = None, **load: Any) -> PoolSi
 
 def look(pools: Mapping[str, PoolSignals], **changes: Any) -> Signals:
     return replace(Signals(at=0.0, load_window=10.0, slo_window=30.0, routers=Coverage(1, 1), pools=pools), **changes)
+
+
+def load(**changes: Any) -> Load:
+    """What a look comes to: nothing, unless told otherwise."""
+    return replace(Load(10.0, 1.0, 0.0, {}, {}, PoolLoad(), PoolLoad(), quiet=False), **changes)
 
 
 def busy(prefill: int = 1, decode: int = 1, rate: float = 1.0, **changes: Any) -> Signals:

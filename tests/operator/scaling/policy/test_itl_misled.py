@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.operator.scaling.policy.looks import TARGETS, Service, look, pods, pool
+from tests.operator.scaling.policy.looks import TARGETS, Service, load, look, pods, pool
 from tests.operator.scaling.policy.plant import Plant
 from tests.operator.scaling.policy.plant_parts import Shape
 
 from phasewise_operator.scaling.policy import decode
 from phasewise_operator.scaling.policy.itl_law import ItlLaw
-from phasewise_operator.scaling.policy.load import Load, PoolLoad
+from phasewise_operator.scaling.policy.load import PoolLoad
 from phasewise_operator.scaling.policy.memory import Outputs, Room
 from phasewise_operator.scaling.state import Coverage, PodLoad, PoolSignals, Signals, Targets
 
@@ -22,15 +22,16 @@ ITL = 0.04
 def pool_of(number: int, each: float, itl: float, waiting: float = 0.0) -> Signals:
     """Decode pods with streams of 100 tokens; `waiting`: prompts still in prefill."""
     rate = number * each / (100 * itl)
-    load: dict[str, Any] = {"concurrency": each, "busy": min(1.0, each), "legs": rate * 10 / number, "running": each}
-    streams = pods("decode", number, **load, itl=itl, tokens=each / itl * 10, kv_usage=0.1)
+    shared: dict[str, Any] = {
+        "concurrency": each,
+        "busy": min(1.0, each),
+        "legs": rate * 10 / number,
+        "running": each,
+    }
+    streams = pods("decode", number, **shared, itl=itl, tokens=each / itl * 10, kv_usage=0.1)
     prompts = pods("prefill", 1, concurrency=0.1, busy=0.1, legs=5.0)
     awaiting = {"prefill": waiting}
     return look({"prefill": prompts, "decode": streams}, arrivals=rate, active=number * each, awaiting=awaiting)
-
-
-def load() -> Load:
-    return Load(10.0, 1.0, 0.0, {}, {}, PoolLoad(), PoolLoad(), quiet=False)
 
 
 def service(decode_pods: int) -> Service:
@@ -104,16 +105,14 @@ def test_one_pod_full_of_a_giant_is_not_what_the_others_hold() -> None:
 
 def test_the_room_of_pods_that_are_all_full_is_learned() -> None:
     streams = PoolLoad(concurrency=40, room=16.0, fullest=20.0, blocked=8)
-    assert decode.learn_room(None, replace(load(), decode=streams), 8.0, 5.0) == Room(20.0, 5.0)
+    assert decode.learn_room(None, load(decode=streams), 8.0, 5.0) == Room(20.0, 5.0)
 
 
 def test_close_to_what_a_stream_alone_has_a_pool_at_most_doubles() -> None:
     """39 ms alone under 40 ms: a small error of the floor is many replicas."""
     law = ItlLaw(weight=100, streams=20, itl=0.1, spread=10000, joint=32.0, widest=30)
     streams = PoolLoad(concurrency=60, busy=2, tokens=6000, slowest=0.1)
-    need = decode.need(
-        replace(load(), decode=streams), Targets(2.0, ITL, 0.95), 1.0, Outputs(), law, None, pool("decode", 2), 0.0
-    )
+    need = decode.need(load(decode=streams), Targets(2.0, ITL, 0.95), 1.0, Outputs(), law, None, pool("decode", 2), 0.0)
     assert need.size == 4
 
 

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from tests.operator.scaling.policy.looks import TARGETS, busy, pool
+from tests.operator.scaling.policy.looks import TARGETS, busy, load, pool
 
 from phasewise_operator.scaling.policy import decode, prefill, prompts
 from phasewise_operator.scaling.policy.itl_law import ItlLaw
-from phasewise_operator.scaling.policy.load import Load, PoolLoad, measure
+from phasewise_operator.scaling.policy.load import PoolLoad, measure
 from phasewise_operator.scaling.policy.memory import Outputs, Prompts, Room
 from phasewise_operator.scaling.policy.sizing import carefully
 from phasewise_operator.scaling.state import Coverage, TtftParts
-
-
-def load(**changes: Any) -> Load:
-    quiet = Load(10.0, 1.0, 0.0, {}, {}, PoolLoad(), PoolLoad(), quiet=False)
-    return replace(quiet, **changes)
 
 
 def test_sums_are_scaled_by_what_was_not_read() -> None:
