@@ -23,6 +23,8 @@ from e2e.stack import bring_up, step
 from phasewise_runtime import contract
 
 NAMESPACE = "e2e"
+WENT_WELL = '"outcome": "ok"'
+"""In a router's line of a request."""
 FILES = (
     "test_crds",
     "test_chart",
@@ -60,14 +62,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pluggy.Resul
 def evidence() -> str:
     commands = (
         ("-n", NAMESPACE, "get", "infsvc,pods", "-o", "wide"),
-        ("-n", NAMESPACE, "logs", "-l", f"{contract.LABEL_ROLE}={contract.ROUTER}", "--tail=40", "--prefix"),
+        ("-n", NAMESPACE, "logs", "-l", f"{contract.LABEL_ROLE}={contract.ROUTER}", "--tail=80", "--prefix"),
         ("-n", NAMESPACE, "logs", "-l", f"{contract.LABEL_ROLE}={contract.DECODE}", "--tail=15", "--prefix"),
         ("-n", "phasewise", "logs", "-l", "app.kubernetes.io/name=phasewise", "--tail=15", "--prefix"),
     )
     told: list[str] = []
     for command in commands:
         try:
-            told.append(cluster.kubectl(*command))
+            told += [line for line in cluster.kubectl(*command).splitlines() if WENT_WELL not in line]
         except cluster.ClusterError as error:
             told.append(str(error))
     return "\n".join(told)

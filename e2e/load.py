@@ -1,7 +1,7 @@
 """Load on a service while something is done to it, and proof that nothing was lost.
 
 Every prompt is unique from its first character, so that no cache makes a prefill leg needless; every answer is asked
-again of the engine alone afterwards, and must be the same text.
+again of the engine alone afterwards (alone.py).
 """
 
 from __future__ import annotations
@@ -57,16 +57,6 @@ def make_request(model: str, seed: int, tokens: int, *, chat: bool, stream: bool
 def send_all(url: str, requests: list[Request], at_once: int) -> list[Outcome]:
     with ThreadPoolExecutor(at_once) as pool:
         return list(pool.map(lambda r: Outcome(r, client.ask(url, r.path, r.body)), requests))
-
-
-def differences(outcomes: list[Outcome], engine_alone: str, at_once: int = 8) -> list[str]:
-    """What the engine alone answers otherwise. Its own cache is kept out of it by a salt."""
-    salted = [Request(o.request.path, {**o.request.body, "cache_salt": "alone"}) for o in outcomes]
-    found: list[str] = []
-    for outcome, alone in zip(outcomes, send_all(engine_alone, salted, at_once), strict=True):
-        if alone.answer.error or alone.answer.text != outcome.answer.text:
-            found.append(f"{outcome.request.path}: {outcome.answer.text!r}, alone {alone.answer.text!r}")
-    return found
 
 
 @dataclass

@@ -19,7 +19,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from e2e.load import Outcome, Request, Traffic, make_request, send_all
+from e2e.alone import ask_alone, equal
+from e2e.client import Answer
+from e2e.load import Outcome, Request, Traffic, make_request
 from phasewise_runtime import contract
 
 PROMPTS = 4
@@ -216,27 +218,26 @@ def quantile(values: Sequence[float], share: float) -> float:
     return values[max(0, math.ceil(share * len(values)) - 1)] if values else math.nan
 
 
-def right_answers(engine_alone: str, model: str, shape: Shape) -> dict[str, str]:
-    """What the engine alone answers to each prompt of a shape. Its own cache is kept out of it by a salt.
+def right_answers(engine_alone: str, model: str, shape: Shape) -> dict[str, Outcome]:
+    """What the engine alone answers to each prompt of a shape.
 
     One by one: a prompt computed beside a stream slows it, and would teach the operator a slow decode pod.
     """
-    asked = [Request(r.path, {**r.body, "cache_salt": "alone"}) for r in shape.requests(model)]
-    answers = send_all(engine_alone, asked, 1)
-    wrong = [o.answer.error for o in answers if o.answer.error]
-    if wrong:
-        raise AssertionError(f"the engine alone answers {wrong[0]}")
-    return {prompt_of(o.request): o.answer.text for o in answers}
+    return {prompt_of(o.request): o for o in ask_alone(engine_alone, shape.requests(model), 1)}
 
 
 def prompt_of(request: Request) -> str:
     return str(request.body.get("prompt") or request.body["messages"][0]["content"])
 
 
-def wrong_answers(outcomes: Sequence[Outcome], right: dict[str, str], shape: Shape) -> list[str]:
+def wrong_answers(outcomes: Sequence[Outcome], right: dict[str, Outcome], shape: Shape) -> list[str]:
     """Answers that lack a token, have one twice, or another one than the engine alone gives."""
+
+    def whole(answer: Answer, alone: Outcome) -> bool:
+        return answer.usage.get("completion_tokens") == shape.output and equal(answer.text, alone)
+
     return [
         f"{o.request.path}: {o.answer.usage.get('completion_tokens')} tokens {o.answer.text!r}"
         for o in outcomes
-        if o.answer.usage.get("completion_tokens") != shape.output or o.answer.text != right[prompt_of(o.request)]
+        if not whole(o.answer, right[prompt_of(o.request)])
     ]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from time import monotonic
+
 import pytest
 
 from e2e import cluster, kube
+from e2e.alone import differences
 from e2e.conftest import Service
-from e2e.load import Load, delete_pod, differences, enough, load, restarts, wait_both_legs
+from e2e.load import Load, delete_pod, enough, load, restarts, wait_both_legs
 from e2e.operators import kill_at_once, leader
 from e2e.stack import NAMESPACE as OPERATOR_NAMESPACE
 from phasewise_runtime import contract
 
 EXPLICIT = ("{", "5")
 """An error event of the stream, or an HTTP status: not a connection that just ended."""
-LEAD_AGAIN_SECONDS = 40
-"""A killed holder's lease has to run out first."""
+LEAD_AGAIN_SECONDS = 90
+"""A killed holder's lease has to run out first, 15 s; then it is a matter of how busy the machine is."""
 
 
 def budget_uid(service: Service) -> str:
@@ -53,12 +56,14 @@ def test_killing_the_operator_loses_nothing(time: int, service: Service, engine_
             kill_at_once(first)
         print(f"operator {first} {'deleted' if time % 2 else 'killed'} with {legs} in flight")
         old = budget_uid(service)
+        gone = monotonic()
         cluster.kubectl("-n", service.namespace, "delete", "pdb", f"{service.name}-prefill")
         kube.wait_for(
             "one leads and puts a deleted child back",
             lambda: leader() and budget_uid(service) not in ("", old),
             LEAD_AGAIN_SECONDS,
         )
+        print(f"led and put right after {monotonic() - gone:.1f} s")
         enough(running, 8)
     assert_nothing_lost(running, service, engine_alone, before)
 

@@ -16,8 +16,9 @@ import pytest
 import yaml
 
 from e2e import cluster, kube, operators, targets
+from e2e.alone import differences
 from e2e.conftest import Service, example, shown
-from e2e.load import Load, Outcome, differences, enough, load, make_request
+from e2e.load import Load, Outcome, enough, load, make_request
 from e2e.shapes import (
     GENERATION_HEAVY,
     PROMPT_HEAVY,
@@ -44,7 +45,7 @@ LONGEST = 60
 LONG_STREAMS = 24
 """On two pods: enough that 1,900 tokens take each of them longer than LONGEST."""
 OTHER = {contract.PREFILL: contract.DECODE, contract.DECODE: contract.PREFILL}
-Right = dict[str, dict[str, str]]
+Right = dict[str, dict[str, Outcome]]
 
 
 @pytest.fixture(scope="module")

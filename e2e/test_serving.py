@@ -7,8 +7,9 @@ import openai
 import pytest
 
 from e2e import kube
+from e2e.alone import differences
 from e2e.conftest import Service
-from e2e.load import CHAT, differences, make_request, send_all
+from e2e.load import CHAT, make_request, send_all
 from phasewise_runtime import contract
 
 LENGTHS = (10, 40, 130, 300, 517, 800, 1000, 1234, 1400, 1500)
