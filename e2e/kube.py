@@ -56,13 +56,21 @@ def condition(live: Object, kind: str) -> tuple[str, str, str]:
 
 
 def wait_for(what: str, probe: Callable[[], T | None], seconds: float = 60, every: float = 0.5) -> T:
-    """The first true thing that `probe` returns; AssertionError with `what` after `seconds`."""
+    """The first true thing that `probe` returns; AssertionError with `what` after `seconds`.
+
+    A question that the API server could not answer is asked again: on a busy machine one of hundreds is lost.
+    """
     deadline = time.monotonic() + seconds
-    while not (found := probe()):
+    while True:
+        trouble = ""
+        try:
+            if found := probe():
+                return found
+        except cluster.ClusterError as error:
+            trouble = f"; it could not be asked: {error}"
         if time.monotonic() > deadline:
-            raise AssertionError(f"{seconds:g} s have passed without: {what}")
+            raise AssertionError(f"{seconds:g} s have passed without: {what}{trouble}")
         time.sleep(every)
-    return found
 
 
 def wait_ready(
