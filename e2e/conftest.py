@@ -53,10 +53,15 @@ def shown(config: pytest.Config) -> AbstractContextManager[None]:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pluggy.Result[pytest.TestReport], None]:
-    """A failure is told with what the cluster looked like: it is gone when somebody reads of it."""
+    """A failure is told with what the cluster looked like: it is gone when somebody reads of it.
+
+    Then once more what failed: of a long output the end is read first, or alone.
+    """
     report = (yield).get_result()
     if report.failed:
         report.sections.append(("cluster", evidence()))
+        crash = getattr(report.longrepr, "reprcrash", None)
+        report.sections.append(("failed", f"{item.nodeid}: {getattr(crash, 'message', report.longreprtext[-2000:])}"))
 
 
 def evidence() -> str:
