@@ -2,14 +2,16 @@
 
 Equal but for ties. How requests are batched decides in which order an engine adds its numbers up; at float32 that moves
 the logits of the tiny model by some 1e-5 (10,000 tokens on two cores). Where its two best tokens are closer than that,
-each is as right as the other and leads to another text from there on: once in a few hundred answers.
+each is as right as the other and leads to another text from there on: once in some thousands of answers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
+from e2e.client import Ranking
 from e2e.load import CHAT, Outcome, Request, send_all
 
 TIE = 1e-4
@@ -17,7 +19,7 @@ TIE = 1e-4
 
 
 def ask_alone(engine_alone: str, requests: Sequence[Request], at_once: int) -> list[Outcome]:
-    """Answers with their `leads`. A salt keeps the engine's own cache out of them.
+    """Answers with the `best` tokens of each place. A salt keeps the engine's own cache out of them.
 
     Raises AssertionError where the engine does not answer.
     """
@@ -34,10 +36,16 @@ def _salted(request: Request) -> Request:
 
 
 def equal(text: str, alone: Outcome) -> bool:
-    """Token by token, up to the first tie. Of the tiny model every character is a token."""
-    right, leads = alone.answer.text, alone.answer.leads
-    decided = next((place for place, lead in enumerate(leads) if lead < TIE), len(right))
-    return text == right or (len(text) == len(right) == len(leads) and text[:decided] == right[:decided])
+    """Token by token; from a tie on that went the other way, as many. Of the tiny model every character is a token."""
+    right, best = alone.answer.text, alone.answer.best
+    if text == right:
+        return True
+    parting = next(place for place, (a, b) in enumerate(zip_longest(text, right)) if a != b)
+    return len(text) == len(right) == len(best) and _is_tied(best[parting], text[parting])
+
+
+def _is_tied(best: Ranking, token: str) -> bool:
+    return any(name == token and best[0][1] - logprob < TIE for name, logprob in best[1:])
 
 
 def differences(outcomes: Sequence[Outcome], engine_alone: str, at_once: int = 8) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import httpx
 
 SECONDS = 120.0
 Body = dict[str, Any]
+Ranking = list[tuple[str, float]]
 TLS = httpx.create_ssl_context()
 """Made once: reading the certificates takes longer than a request, also where nothing is encrypted."""
 
@@ -24,8 +24,8 @@ class Answer:
     text: str = ""
     ttft: float | None = None
     gaps: list[float] = field(default_factory=list[float])
-    leads: list[float] = field(default_factory=list[float])
-    """Per token, where logprobs were asked for: nats by which the best is ahead of the next."""
+    best: list[Ranking] = field(default_factory=list[Ranking])
+    """Per token, where logprobs were asked for: the likeliest tokens with their log probabilities, best first."""
     finish_reason: str | None = None
     usage: dict[str, Any] = field(default_factory=dict[str, Any])
     timing: dict[str, float] = field(default_factory=dict[str, float])
@@ -99,16 +99,16 @@ def _take(answer: Answer, event: dict[str, Any]) -> None:
     for choice in event.get("choices", []):
         part = choice.get("delta") or choice.get("message") or choice
         answer.text += part.get("content") or part.get("text") or ""
-        answer.leads += leads(choice.get("logprobs") or {})
+        answer.best += rankings(choice.get("logprobs") or {})
         answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
 
 
-def leads(logprobs: Body) -> list[float]:
+def rankings(logprobs: Body) -> list[Ranking]:
     """Of a choice's `logprobs`: a list of tokens in a chat completion, one dict a token in a completion."""
-    chat = [[best["logprob"] for best in token["top_logprobs"]] for token in logprobs.get("content") or []]
-    rows = chat or [list(best.values()) for best in logprobs.get("top_logprobs") or []]
-    best = (sorted(row, reverse=True) for row in rows)
-    return [row[0] - row[1] if len(row) > 1 else math.inf for row in best]
+    content = logprobs.get("content") or []
+    chat = [[(best["token"], best["logprob"]) for best in token["top_logprobs"]] for token in content]
+    rows = chat or [list(best.items()) for best in logprobs.get("top_logprobs") or []]
+    return [sorted(row, key=lambda best: -best[1]) for row in rows]
 
 
 def server_timing(header: str) -> dict[str, float]:

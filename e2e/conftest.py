@@ -19,10 +19,12 @@ from _pytest.capture import CaptureManager
 from e2e import client, cluster, kube
 from e2e.demo import SERVICE as DEMO
 from e2e.images import ROOT
-from e2e.stack import bring_up, step
+from e2e.stack import NAMESPACE as OPERATOR_NAMESPACE
+from e2e.stack import OPERATOR, bring_up, step
 from phasewise_runtime import contract
 
 NAMESPACE = "e2e"
+EVIDENCE_LINES = 30
 WENT_WELL = '"outcome": "ok"'
 """In a router's line of a request."""
 FILES = (
@@ -61,20 +63,22 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pluggy.Resul
     if report.failed:
         report.sections.append(("cluster", evidence()))
         crash = getattr(report.longrepr, "reprcrash", None)
-        report.sections.append(("failed", f"{item.nodeid}: {getattr(crash, 'message', report.longreprtext[-2000:])}"))
+        report.sections.append(("failed", f"{item.nodeid}: {getattr(crash, 'message', report.longreprtext)[:2000]}"))
 
 
 def evidence() -> str:
+    logs = ("logs", "--prefix", "--since=5m", "--tail=-1", "-l")
     commands = (
         ("-n", NAMESPACE, "get", "infsvc,pods", "-o", "wide"),
-        ("-n", NAMESPACE, "logs", "-l", f"{contract.LABEL_ROLE}={contract.ROUTER}", "--tail=80", "--prefix"),
-        ("-n", NAMESPACE, "logs", "-l", f"{contract.LABEL_ROLE}={contract.DECODE}", "--tail=15", "--prefix"),
-        ("-n", "phasewise", "logs", "-l", "app.kubernetes.io/name=phasewise", "--tail=15", "--prefix"),
+        ("-n", NAMESPACE, *logs, f"{contract.LABEL_ROLE}={contract.ROUTER}"),
+        ("-n", NAMESPACE, *logs, f"{contract.LABEL_ROLE}={contract.DECODE}"),
+        ("-n", OPERATOR_NAMESPACE, *logs, f"app.kubernetes.io/name={OPERATOR}"),
     )
     told: list[str] = []
     for command in commands:
         try:
-            told += [line for line in cluster.kubectl(*command).splitlines() if WENT_WELL not in line]
+            lines = cluster.kubectl(*command).splitlines()
+            told += [line for line in lines if WENT_WELL not in line][-EVIDENCE_LINES:]
         except cluster.ClusterError as error:
             told.append(str(error))
     return "\n".join(told)

@@ -7,11 +7,31 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import tenacity
+
 from e2e import cluster
 from phasewise_runtime import contract
 
 Object = dict[str, Any]
 T = TypeVar("T")
+READ_SECONDS = 20
+FINAL = ("(NotFound)", "(Forbidden)", "doesn't have a resource type")
+
+
+def may_pass(error: BaseException) -> bool:
+    """Neither an answer nor a refusal: the API server was busy, or a pod behind it."""
+    return isinstance(error, cluster.ClusterError) and not any(final in str(error) for final in FINAL)
+
+
+@tenacity.retry(
+    retry=tenacity.retry_if_exception(may_pass),
+    stop=tenacity.stop_after_attempt(3),
+    wait=tenacity.wait_fixed(1),
+    reraise=True,
+)
+def read(*arguments: str) -> str:
+    """`kubectl get`. Tests ask a thousand times: one answer lost on a busy machine must not decide."""
+    return cluster.kubectl("get", f"--request-timeout={READ_SECONDS}s", *arguments)
 
 
 def apply(text: str, namespace: str = "default") -> None:
@@ -24,12 +44,12 @@ def patch(kind: str, name: str, change: Object, namespace: str = "default") -> N
 
 
 def get(kind: str, name: str, namespace: str = "default") -> Object:
-    return json.loads(cluster.kubectl("-n", namespace, "get", kind, name, "-o", "json"))
+    return json.loads(read("-n", namespace, kind, name, "-o", "json"))
 
 
 def find(kind: str, selector: str = "", namespace: str = "default") -> list[Object]:
     flags = ["-l", selector] if selector else []
-    return json.loads(cluster.kubectl("-n", namespace, "get", kind, "-o", "json", *flags))["items"]
+    return json.loads(read("-n", namespace, kind, "-o", "json", *flags))["items"]
 
 
 def pods(service: str, role: str, namespace: str = "default") -> list[Object]:
@@ -56,21 +76,13 @@ def condition(live: Object, kind: str) -> tuple[str, str, str]:
 
 
 def wait_for(what: str, probe: Callable[[], T | None], seconds: float = 60, every: float = 0.5) -> T:
-    """The first true thing that `probe` returns; AssertionError with `what` after `seconds`.
-
-    A question that the API server could not answer is asked again: on a busy machine one of hundreds is lost.
-    """
+    """The first true thing that `probe` returns; AssertionError with `what` after `seconds`."""
     deadline = time.monotonic() + seconds
-    while True:
-        trouble = ""
-        try:
-            if found := probe():
-                return found
-        except cluster.ClusterError as error:
-            trouble = f"; it could not be asked: {error}"
+    while not (found := probe()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"{seconds:g} s have passed without: {what}{trouble}")
+            raise AssertionError(f"{seconds:g} s have passed without: {what}")
         time.sleep(every)
+    return found
 
 
 def wait_ready(
@@ -107,7 +119,7 @@ def router_metrics(pod: str, namespace: str = "default") -> dict[str, float]:
 
 def samples(pod: str, port: int, namespace: str) -> dict[str, float]:
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy{contract.PATH_METRICS}"
-    lines = cluster.kubectl("get", "--raw", path).splitlines()
+    lines = read("--raw", path).splitlines()
     pairs = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
     return {name: float(value) for name, _, value in pairs}
 

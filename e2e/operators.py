@@ -55,7 +55,7 @@ def cut_off(pod: str, namespace: str) -> Generator[None]:
     In the pod's own network namespace, packets from the operator's pods are dropped without an answer.
     """
     process = processes_of(kube.get("pod", pod, namespace)["metadata"]["uid"])[0]
-    operators = kube.find("pods", "app.kubernetes.io/name=phasewise-operator", NAMESPACE)
+    operators = kube.find("pods", f"app.kubernetes.io/name={OPERATOR}", NAMESPACE)
     addresses = ", ".join(p["status"]["podIP"] for p in operators if p["status"].get("podIP"))
     rule = f"ip saddr {{ {addresses} }} tcp dport {contract.ENGINE_PORT} drop"
     inside = ["nsenter", f"--net={process}/ns/net", "--", "nft", "-f", "-"]

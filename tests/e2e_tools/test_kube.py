@@ -1,35 +1,62 @@
-"""Waiting for the cluster: a deadline that is kept, and a lost question that is asked again."""
+"""What the API server could not answer is asked again; an answer is an answer."""
 
 from __future__ import annotations
 
 import pytest
-from e2e.cluster import ClusterError
-from e2e.kube import wait_for
+import tenacity
+from e2e import cluster, kube
 
 
-def test_a_question_that_was_lost_is_asked_again() -> None:
-    answers = iter([ClusterError("timeout"), None, "there"])
+class Server:
+    """Says one thing after the other, the last for ever."""
 
-    def probe() -> str | None:
-        answer = next(answers)
+    def __init__(self, *answers: str | Exception) -> None:
+        self.answers = answers
+        self.asked = 0
+
+    def kubectl(self, *arguments: str) -> str:
+        answer = self.answers[min(self.asked, len(self.answers) - 1)]
+        self.asked += 1
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    assert wait_for("it", probe, seconds=5, every=0) == "there"
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> type[Server]:
+    monkeypatch.setattr(kube.read.retry, "wait", tenacity.wait_none())  # pyright: ignore[reportFunctionMemberAccess]
+    return Server
 
 
-def test_what_cannot_be_asked_until_the_deadline_is_told() -> None:
-    def probe() -> None:
-        raise ClusterError("connection refused")
+@pytest.mark.parametrize(
+    ("answers", "asked"),
+    [
+        (["{}"], 1),
+        ([cluster.ClusterError("Unable to connect to the server: TLS handshake timeout"), "{}"], 2),
+    ],
+)
+def test_a_lost_question_is_asked_again(
+    answers: list[str | Exception], asked: int, serve: type[Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(*answers)
+    monkeypatch.setattr(cluster, "kubectl", server.kubectl)
+    assert kube.get("pod", "a") == {}
+    assert server.asked == asked
 
-    with pytest.raises(AssertionError, match="without: it; it could not be asked: connection refused"):
-        wait_for("it", probe, seconds=0, every=0)
 
-
-def test_other_errors_are_not_waited_out() -> None:
-    def probe() -> None:
-        raise KeyError("spec")
-
-    with pytest.raises(KeyError):
-        wait_for("it", probe, seconds=5, every=0)
+@pytest.mark.parametrize(
+    ("error", "asked"),
+    [
+        (cluster.ClusterError('Error from server (NotFound): pods "a" not found'), 1),
+        (cluster.ClusterError("Error from server (Forbidden): no"), 1),
+        (cluster.ClusterError("connection refused"), 3),
+    ],
+)
+def test_an_answer_is_taken_and_an_outage_is_told(
+    error: Exception, asked: int, serve: type[Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(error)
+    monkeypatch.setattr(cluster, "kubectl", server.kubectl)
+    with pytest.raises(cluster.ClusterError, match=str(error).partition("(")[0]):
+        kube.get("pod", "a")
+    assert server.asked == asked
