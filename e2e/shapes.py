@@ -125,12 +125,18 @@ class PromptHeavy(Shaped):
 
 @dataclass
 class GenerationHeavy(Shaped):
-    """A closed loop: streams are added one by one wherever ITL is not yet `overload` times its target."""
+    """A closed loop: streams are added one by one wherever ITL is not yet `overload` times its target.
+
+    An operator that grows the pool ahead of the miss may find later that it need not have. So when it is `enough`,
+    streams are still added until ITL is at its target: then one pod is too few by any reckoning. But no more than
+    `beyond` times as many, which two pods hold with ease.
+    """
 
     shape: Shape = GENERATION_HEAVY
     target: float = math.inf
     """ITL, seconds."""
     overload: float = 1.2
+    beyond: float = 1.5
     most: int = 80
     """More than an engine takes at once: those above that make it too small however fast the machine is."""
     streams: int = 0
@@ -138,9 +144,11 @@ class GenerationHeavy(Shaped):
     def run(self) -> None:
         with ThreadPoolExecutor(self.most) as pool:
             kept: list[Future[None]] = []
+            most, itl, told = self.most, self.overload * self.target, False
             while not self.stop.wait(STREAM_EVERY):
-                is_due = not self.enough.is_set() and gap_now(self.sent) <= self.overload * self.target
-                if is_due and len(kept) < self.most:
+                if self.enough.is_set() and not told:
+                    most, itl, told = min(most, math.ceil(self.beyond * len(kept))), self.target, True
+                if len(kept) < most and gap_now(self.sent) <= itl:
                     kept.append(pool.submit(self._stream))
                     self.streams = len(kept)
             for each in kept:
