@@ -1,8 +1,8 @@
 """The two loads that make one pool too small and leave the other alone, sized to the machine they run on.
 
 What is too much for one pod depends on the machine, and from minute to minute on who else uses it. So each load asks
-for more until it is told that it is `enough`, and from then on for as much: `PromptHeavy` sends long prompts at a rate,
-whatever becomes of them; `GenerationHeavy` keeps streams open. The few prompts come again and again, each time with
+for more until it is told that it is `enough`, and then goes on: `PromptHeavy` sends long prompts at a rate, whatever
+becomes of them; `GenerationHeavy` keeps streams open. The few prompts come again and again, each time with
 another salt, so that no cache makes a prefill needless and yet all answers can be held against the engine's own.
 """
 
