@@ -26,7 +26,7 @@ def show_scaling(url: str, service: str, namespace: str, model: str) -> bool:
     print(f"    one request alone: {alone}; targets: {slo}")
     settle(watch)
     good = True
-    for load in (PromptHeavy(url, model), GenerationHeavy(url, model, target=slo.itl)):
+    for load in (PromptHeavy(url, model, target=slo.ttft), GenerationHeavy(url, model, target=slo.itl)):
         grown = grow(load, watch)
         if not grown:
             print(f"    {load.shape.pool} did not come back within its target in {LOAD_SECONDS} s")

@@ -26,7 +26,7 @@ from phasewise_runtime import contract
 
 PROMPTS = 4
 MOST_OPEN = 256
-"""Requests in flight at most: far above what a minute of overload piles up."""
+"""Requests in flight at most."""
 STREAM_EVERY = 0.4
 MISSES, MISSES_SECONDS = 3, 10.0
 TOKENS_JUDGED = 24
@@ -84,9 +84,15 @@ class Shaped(Traffic):
 class PromptHeavy(Shaped):
     """An open loop: prompts at `overload` times the rate that the pods were found to take, then more of them.
 
-    The rate is raised for as long as the pods keep up: the machine may have become faster since it was found.
+    The rate is raised for as long as the pods keep up: the machine may have become faster since it was found. It may
+    have become slower too, and then two pods never clear what came while there was one. So no more are in flight than
+    come in `patience` of the TTFT target: the others turn away. On one pod, overload x patience still miss the target.
     """
 
+    target: float = math.inf
+    """TTFT, seconds."""
+    patience: float = 0.9
+    """Share of `target`."""
     overload: float = 1.35
     rate: float = 0.0
     """Prompts per second; 0 while it is being found."""
@@ -102,9 +108,11 @@ class PromptHeavy(Shaped):
             due = since = time.monotonic()
             sent: list[Future[Outcome]] = []
             while not self.stop.wait(max(0.0, due - time.monotonic())):
-                sent.append(pool.submit(self.send_next))
+                open_now = len(self.sent) - len(self.outcomes)
+                if open_now < min(MOST_OPEN, self.patience * self.target * self.rate):
+                    sent.append(pool.submit(self.send_next))
                 due += 1 / self.rate
-                if len(self.sent) - len(self.outcomes) > self.kept_up:
+                if open_now >= self.kept_up:
                     since = due
                 elif due - since > self.every and not self.enough.is_set():
                     self.rate, since = self.step * self.rate, due

@@ -176,8 +176,9 @@ def test_prompt_heavy_load_grows_prefill_and_leaves_decode(
     breathing: Service, right: Right, watch_from_one: Watch
 ) -> None:
     watch = watch_from_one
+    target = targets.of(breathing.name, breathing.namespace).ttft
     began = time.time()
-    with applied(PromptHeavy(breathing.url, breathing.model)) as running:
+    with applied(PromptHeavy(breathing.url, breathing.model, target=target)) as running:
         wait_wanted(watch, contract.PREFILL, 2)
         running.enough.set()
         wait_grown(watch, contract.PREFILL)
