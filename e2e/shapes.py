@@ -1,9 +1,9 @@
 """The two loads that make one pool too small and leave the other alone, sized to the machine they run on.
 
 What is too much for one pod depends on the machine, and from minute to minute on who else uses it. So each load asks
-for more until it is told that it is `enough`, and then goes on: `PromptHeavy` sends long prompts at a rate, whatever
-becomes of them; `GenerationHeavy` keeps streams open. The few prompts come again and again, each time with
-another salt, so that no cache makes a prefill needless and yet all answers can be held against the engine's own.
+for more until it is told that it is `enough`, and then goes on: `PromptHeavy` sends long prompts at a rate, as far as
+not too many wait; `GenerationHeavy` keeps streams open. The few prompts come again and again, each time with another
+salt, so that no cache makes a prefill needless and yet all answers can be held against the engine's own.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Shaped(Traffic):
 
 @dataclass
 class PromptHeavy(Shaped):
-    """An open loop: prompts at `overload` times the rate that the pods were found to take, then more of them.
+    """Prompts at `overload` times the rate that the pods were found to take, then more of them; the queue has an end.
 
     The rate is raised for as long as the pods keep up: the machine may have become faster since it was found. It may
     have become slower too, and then two pods never clear what came while there was one. So no more are in flight than
