@@ -12,7 +12,6 @@ from e2e import cluster, targets
 from e2e.shapes import GenerationHeavy, PromptHeavy, Shaped, applied, latency
 from e2e.stack import step
 from e2e.watch import Printer, Watch
-from phasewise_runtime import contract
 
 LOAD_SECONDS = 420
 RETURN_SECONDS = 300
@@ -24,13 +23,9 @@ def show_scaling(url: str, service: str, namespace: str, model: str) -> bool:
     watch = Watch(service, namespace)
     alone, slo = targets.fit(service, namespace, url, model)
     print(f"    one request alone: {alone}; targets: {slo}")
-    settle(watch)
-    good = True
-    for load in (PromptHeavy(url, model, target=slo.ttft), GenerationHeavy(url, model, target=slo.itl)):
-        grown = grow(load, watch)
-        if not grown:
-            print(f"    {load.shape.pool} did not come back within its target in {LOAD_SECONDS} s")
-        good = good and grown and not load.failed
+    watch.look()
+    loads = (PromptHeavy(url, model, target=slo.ttft), GenerationHeavy(url, model, target=slo.itl))
+    good = all([shown(load, watch) for load in loads])
     print("==> no load: both pools return to one pod")
     printer = Printer(watch)
     back = watch.until(lambda: watch.all_at(1), RETURN_SECONDS, printer.tell)
@@ -40,12 +35,24 @@ def show_scaling(url: str, service: str, namespace: str, model: str) -> bool:
     return good and back
 
 
-def settle(watch: Watch) -> None:
-    """A second pod has to go first: an earlier run's, or one that an engine's first, slow requests have made."""
-    watch.look()
-    if not watch.all_at(1):
-        with step("waiting until each pool has one pod again"):
-            watch.until(lambda: watch.all_at(1), RETURN_SECONDS)
+def shown(load: Shaped, watch: Watch) -> bool:
+    """Whether the load's pool grew from one pod to two, was within its target again, and no request failed."""
+    role = load.shape.pool
+    if not settled(watch, role):
+        print(f"    {role} did not return to one pod in {RETURN_SECONDS} s: no {load.shape.name} load")
+        return False
+    grown = grow(load, watch)
+    if not grown:
+        print(f"    {role} did not come back within its target in {LOAD_SECONDS} s")
+    return grown and not load.failed
+
+
+def settled(watch: Watch, role: str) -> bool:
+    """A second pod has to go first: an earlier run's, or one that slow requests before the load have made."""
+    if watch.at(role, 1):
+        return True
+    with step(f"waiting until {role} has one pod again"):
+        return watch.until(lambda: watch.at(role, 1), RETURN_SECONDS)
 
 
 def grow(load: Shaped, watch: Watch) -> bool:
@@ -54,6 +61,7 @@ def grow(load: Shaped, watch: Watch) -> bool:
         f"==> {load.shape.name} load, more than one {role} pod can take, until there are two and latency is in target"
     )
     printer = Printer(watch)
+    before = len(watch.decisions)
     two_since: list[float] = []
 
     def done() -> bool:
@@ -68,13 +76,14 @@ def grow(load: Shaped, watch: Watch) -> bool:
         grown = watch.until(done, LOAD_SECONDS, printer.tell)
         ended = time.monotonic()
     told(load, two_since[0] if two_since else ended, ended)
+    others = [f"{d['from']} -> {d['to']}" for d in watch.decisions[before:] if d["role"] != role]
+    print(f"    the other pool: {', '.join(others) or 'no change of size'}")
     return grown
 
 
 def told(load: Shaped, two_since: float, ended: float) -> None:
     one = latency([o for o in load.outcomes if two_since - LATELY < o.ended <= two_since])
     two = latency([o for o in load.outcomes if ended - LATELY < o.ended <= ended])
-    other = contract.DECODE if load.shape.pool == contract.PREFILL else contract.PREFILL
     print(f"    {load.size}; {len(load.outcomes)} requests, {len(load.failed)} failed")
     print(f"    one {load.shape.pool} pod: {one}")
-    print(f"    two:             {two}   ({other} stayed as it was)")
+    print(f"    two:             {two}")

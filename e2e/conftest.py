@@ -6,7 +6,7 @@ breaks it: the order of the files is stated here.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import cast
@@ -77,11 +77,18 @@ def evidence() -> str:
     told: list[str] = []
     for command in commands:
         try:
-            lines = cluster.kubectl(*command).splitlines()
-            told += [line for line in lines if WENT_WELL not in line][-EVIDENCE_LINES:]
+            told += last_of_each([line for line in cluster.kubectl(*command).splitlines() if WENT_WELL not in line])
         except cluster.ClusterError as error:
             told.append(str(error))
     return "\n".join(told)
+
+
+def last_of_each(lines: Sequence[str]) -> list[str]:
+    """The last lines of each pod's container, by kubectl's prefix `[pod/NAME/CONTAINER]`, and of what has none."""
+    kept: dict[str, list[str]] = {}
+    for line in lines:
+        kept.setdefault(line.partition("]")[0] if line.startswith("[pod/") else "", []).append(line)
+    return [line for each in kept.values() for line in each[-EVIDENCE_LINES:]]
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ def scale(url: str, started: float) -> int:
         print("DEMO_LOAD=0: the loads that make the pools grow are left out")
         good = True
     else:
-        print("Two loads follow, some 4 minutes in all; DEMO_LOAD=0 leaves them out.")
+        print("Two loads follow, 4 to 8 minutes in all; DEMO_LOAD=0 leaves them out.")
         good = show_scaling(url, SERVICE, NAMESPACE, MODEL)
     print()
     print_next(url)

@@ -76,7 +76,10 @@ def condition(live: Object, kind: str) -> tuple[str, str, str]:
 
 
 def wait_for(what: str, probe: Callable[[], T | None], seconds: float = 60, every: float = 0.5) -> T:
-    """The first true thing that `probe` returns; AssertionError with `what` after `seconds`."""
+    """The first true thing that `probe` returns; AssertionError with `what` where there is none.
+
+    `seconds` bound when the last question is asked; its answer may take longer on a busy machine.
+    """
     deadline = time.monotonic() + seconds
     while not (found := probe()):
         if time.monotonic() > deadline:

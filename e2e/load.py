@@ -116,6 +116,8 @@ def load(url: str, model: str, workers: int = 8, longest: int = 800) -> Generato
         running.stop.set()
         for thread in threads:
             thread.join(timeout=client.SECONDS + 10)
+    unanswered = len(running.sent) - len(running.outcomes)
+    assert not unanswered, f"{unanswered} requests have neither an answer nor an error"
 
 
 def enough(running: Traffic, more: int) -> None:

@@ -60,7 +60,7 @@ class Shaped(Traffic):
 
     shape: Shape = PROMPT_HEAVY
     enough: threading.Event = field(default_factory=threading.Event)
-    """Set by who sees that the pool is to grow: the load stays as it is."""
+    """Set by who sees that the pool is to grow: the load need not find out any more how much is too much."""
 
     def __post_init__(self) -> None:
         self._turns = itertools.cycle(self.shape.requests(self.model))
@@ -121,7 +121,7 @@ class PromptHeavy(Shaped):
 
     @property
     def size(self) -> str:
-        return f"{self.rate:.1f} prompts of {self.shape.prompt} tokens per second"
+        return f"up to {self.rate:.1f} prompts of {self.shape.prompt} tokens per second"
 
     def _capacity(self, at_once: int = 2, samples: int = 10) -> float:
         """Prompts per second while there is always one more that waits."""
@@ -136,8 +136,8 @@ class GenerationHeavy(Shaped):
     """A closed loop: streams are added one by one wherever ITL is not yet `overload` times its target.
 
     An operator that grows the pool ahead of the miss may find later that it need not have. So when it is `enough`,
-    streams are still added until ITL is at its target: then one pod is too few by any reckoning. But no more than
-    `beyond` times as many, which two pods hold with ease.
+    streams are still added until ITL has once been at its target: then one pod is too few by any reckoning. But no
+    more than `beyond` times as many, and none after that once, so that two pods hold them with ease.
     """
 
     shape: Shape = GENERATION_HEAVY
@@ -156,7 +156,9 @@ class GenerationHeavy(Shaped):
             while not self.stop.wait(STREAM_EVERY):
                 if self.enough.is_set() and not told:
                     most, itl, told = min(most, math.ceil(self.beyond * len(kept))), self.target, True
-                if len(kept) < most and gap_now(self.sent) <= itl:
+                if gap_now(self.sent) > itl:
+                    most = len(kept) if told else most
+                elif len(kept) < most:
                     kept.append(pool.submit(self._stream))
                     self.streams = len(kept)
             for each in kept:

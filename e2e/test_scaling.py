@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 
@@ -122,13 +123,13 @@ def sizes(service: Service, role: str) -> Generator[list[int]]:
             if seen[-1:] != [now := size(service, role)]:
                 seen.append(now)
 
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    try:
-        yield seen
-    finally:
-        stop.set()
-        thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(follow)
+        try:
+            yield seen
+        finally:
+            stop.set()
+    following.result()
 
 
 def wait_wanted(watch: Watch, role: str, wanted: int) -> None:

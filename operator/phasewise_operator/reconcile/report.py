@@ -5,7 +5,7 @@
 | ModelReady    | an engine pod of this revision is ready | an engine said why it cannot    | Unknown: still loading|
 | PrefillReady, | at least replicas.min pods are ready,   | fewer; the reason is the pods'  | Prefill: absent where |
 | DecodeReady,  | and one where any is wanted             |                                 | there is no such pool |
-| RouterReady   |                                         |                                 |                       |
+| RouterReady   | (of the router: all)                    |                                 |                       |
 | KVTransfer-    | the last hand-over of every prefill pod | prefill gave no KV parameters,  | Unknown: no request   |
 | Ready         | that had one led to a first token       | or the fingerprints differ      | yet; absent: no P/D   |
 | Ready         | none of the above is False, all pools   | the first that is, its word     |                       |
@@ -155,7 +155,7 @@ def _kv_verdict(plan: Plan, observed: Observed, advice: Advice) -> Verdict:
     title = "KVTransferReady"
     if len({e.fingerprint for e in plan.engines}) > 1:
         text = (
-            "prefill and decode cannot read each other's KV cache: make image and environment equal in both templates"
+            "prefill and decode cannot read each other's KV cache: make image, args and environment equal in both pools"
         )
         return Verdict(title, ConditionStatus.FALSE, "FingerprintsDiffer", text)
     names = {p.name for p in observed.pods if p.role == contract.PREFILL and not p.deleting}
