@@ -24,8 +24,8 @@ def show_scaling(url: str, service: str, namespace: str, model: str) -> bool:
     alone, slo = targets.fit(service, namespace, url, model)
     print(f"    one request alone: {alone}; targets: {slo}")
     watch.look()
-    loads = (PromptHeavy(url, model, target=slo.ttft), GenerationHeavy(url, model, target=slo.itl))
-    good = all([shown(load, watch) for load in loads])
+    good = shown(PromptHeavy(url, model, target=slo.ttft), watch)
+    good = shown(GenerationHeavy(url, model, target=slo.itl), watch) and good
     print("==> no load: both pools return to one pod")
     printer = Printer(watch)
     back = watch.until(lambda: watch.all_at(1), RETURN_SECONDS, printer.tell)
