@@ -145,8 +145,8 @@ class GenerationHeavy(Shaped):
     """ITL, seconds."""
     overload: float = 1.2
     beyond: float = 1.5
-    most: int = 80
-    """More than an engine takes at once: those above that make it too small however fast the machine is."""
+    most: int = 60
+    """More than an engine takes at once, which makes one too small however fast the machine is; two take them all."""
     streams: int = 0
 
     def run(self) -> None:
