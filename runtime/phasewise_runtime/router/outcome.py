@@ -33,8 +33,8 @@ class Outcome:
         self.name, self.code, self.error = STREAM_ERROR, 200, reason
 
     def left(self) -> None:
-        """The client is gone. Where the stream had broken before, that stays what happened."""
-        if self.name != STREAM_ERROR:
+        """The client is gone. Where it has its whole answer, or its stream had broken, that stays what happened."""
+        if self.name not in (OK, STREAM_ERROR):
             self.name, self.code = CLIENT_GONE, 499
 
 

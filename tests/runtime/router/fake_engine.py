@@ -201,6 +201,8 @@ class FakeEngine:
                 await asyncio.sleep(0.03)
                 return await self._break(request, response, "mid_error" if fault == "role_then_error" else "die")
         await response.write(b"data: [DONE]\n\n")
+        if fault == "late_end":
+            await asyncio.Event().wait()
         return response
 
     async def _break(self, request: web.Request, response: web.StreamResponse, fault: str) -> web.StreamResponse:

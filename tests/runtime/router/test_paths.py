@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+import aiohttp
 import openai
 import pytest
 from tests.runtime.router.conftest import CHAT, COMPLETION, RouterFactory, until
@@ -225,6 +226,19 @@ async def test_a_client_that_goes_away_in_mid_stream_ends_the_decode_leg(router:
         await response.content.readany()
         response.close()
         await until(lambda: d.aborted == 1)
+
+
+async def test_a_client_that_leaves_with_its_whole_answer_was_served(router: RouterFactory) -> None:
+    """The router still waits for the end of the engine's response, which it needs for itself only."""
+    p, d = pair()
+    d.always = "late_end"
+    async with router(p, d) as r:
+        async with aiohttp.ClientSession() as session:
+            response = await session.post(r.url + "/v1/chat/completions", json={**CHAT, "stream": True})
+            assert (await response.read()).endswith(b"data: [DONE]\n\n")
+        await until(lambda: d.aborted == 1)
+        await until(lambda: r.metric("requests_total") == 1)
+        assert r.metric("requests_total", outcome="ok", code="200") == 1
 
 
 async def test_the_official_client_streams_and_lists(router: RouterFactory) -> None:

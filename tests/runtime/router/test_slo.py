@@ -65,7 +65,17 @@ def test_a_client_that_is_gone_does_not_hide_that_its_stream_broke() -> None:
     outcome.broke("disconnected")
     outcome.left()
     assert (outcome.name, outcome.code, outcome.error) == (end.STREAM_ERROR, 200, "disconnected")
+
+
+def test_a_client_that_goes_with_its_whole_answer_has_not_left_it() -> None:
+    outcome = Outcome()
     outcome.answered(200)
+    outcome.left()
+    assert (outcome.name, outcome.code) == (end.OK, 200)
+
+
+def test_a_client_that_goes_before_its_answer_has_left() -> None:
+    outcome = Outcome()
     outcome.left()
     assert (outcome.name, outcome.code) == (end.CLIENT_GONE, 499)
 
