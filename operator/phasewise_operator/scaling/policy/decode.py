@@ -43,10 +43,11 @@ def learn(law: ItlLaw, pool: PoolSignals | None, elapsed: float, window: float) 
     """The law with each pod's last load window; windows overlap, so each counts by what is new in it."""
     law = law.forget(elapsed)
     for _, pod in sorted(pool.pods.items()) if pool else ():
-        if pod.itl is not None and pod.concurrency is not None:
-            streams = max(1.0, pod.concurrency)
+        if pod.itl is not None and pod.concurrency is not None and pod.busy:
+            # Of the time with streams, which the gaps are of; a request that waits for room has no gaps yet.
+            streams = max(1.0, (pod.concurrency - (pod.blocked or 0.0)) / pod.busy)
             weight = min(1.0, elapsed / window) * min(1.0, pod.tokens / ENOUGH_TOKENS)
-            law = law.learn(streams, pod.itl, weight, whole=(pod.busy or 0.0) >= WHOLE)
+            law = law.learn(streams, pod.itl, weight, whole=pod.busy >= WHOLE)
     return law
 
 

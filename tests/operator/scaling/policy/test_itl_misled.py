@@ -34,6 +34,10 @@ def pool_of(number: int, each: float, itl: float, waiting: float = 0.0) -> Signa
     return look({"prefill": prompts, "decode": streams}, arrivals=rate, active=number * each, awaiting=awaiting)
 
 
+def pods_of(pod: PodLoad) -> PoolSignals:
+    return PoolSignals(Coverage(1, 1), {"decode-0": pod})
+
+
 def service(decode_pods: int) -> Service:
     return Service(pool("prefill"), pool("decode", decode_pods, max=40), stabilization=60)
 
@@ -46,6 +50,26 @@ def test_what_is_drawn_from_a_single_stream_makes_no_replica_while_itl_is_well()
     assert found.sizes[1] == 1
     found.run(4, pool_of(1, 12.0, 0.045, waiting=20.0))
     assert found.sizes[1] > 1, "seen, not guessed"
+
+
+def test_streams_that_have_just_come_are_held_against_the_gaps_of_their_own_time() -> None:
+    """Of a load window that was half idle: its mean of streams is no measure of what made ITL rise."""
+    found = service(1)
+    found.run(60, pool_of(1, 0.2, 0.018))
+    for streams, busy, itl in ((0.6, 0.2, 0.021), (2.2, 0.4, 0.026), (4.8, 0.6, 0.031)):
+        seen = pool_of(1, streams, itl)
+        pod = replace(next(iter(seen.pools["decode"].pods.values())), busy=busy, running=streams / busy)
+        found.run(2, replace(seen, pools={**seen.pools, "decode": pods_of(pod)}))
+    assert found.sizes[1] == 1, "eight streams at 31 ms of 40"
+
+
+def test_requests_that_wait_for_room_are_no_streams() -> None:
+    """An engine that runs ten at most has ITL no worse however many wait: no sign that a stream alone has half."""
+    law = ItlLaw()
+    for running, waiting in ((2, 0), (6, 0), (10, 0), (10, 40), (10, 90)):
+        pod = PodLoad(concurrency=running + waiting, busy=1.0, itl=0.01 + 0.002 * running, tokens=1e4, blocked=waiting)
+        law = decode.learn(law, pods_of(pod), 10.0, 10.0)
+    assert law.alone == pytest.approx(0.012, rel=0.15)
 
 
 def test_noise_of_streams_that_do_not_share_a_pod_makes_no_replica() -> None:

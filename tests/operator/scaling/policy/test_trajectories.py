@@ -182,7 +182,7 @@ TRAJECTORIES = [
     Trajectory(
         "GPU budget of 8",
         Shape(rate=at((0, 1), (40, 12), (260, 1)), gpus=1),
-        400,
+        480,
         final={"prefill": (1, 3), "decode": (1, 1)},
         turns=8,
         setup={"budget": 8},
