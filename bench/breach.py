@@ -14,7 +14,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from e2e import cluster, kube, operators, table
-from e2e.shapes import PromptHeavy, quantile
+from e2e.results import quantile
+from e2e.shapes import PromptHeavy
 
 from phasewise_runtime import contract
 

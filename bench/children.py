@@ -13,7 +13,7 @@ import time
 
 from e2e import cluster
 from e2e.conftest import quickstart
-from e2e.shapes import quantile
+from e2e.results import quantile
 
 from phasewise_operator.kinds import CHILD_KINDS, INFERENCE_SERVICE, Kind
 from phasewise_operator.kube import Kube

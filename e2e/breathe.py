@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 
 from e2e import cluster, targets
-from e2e.shapes import GenerationHeavy, PromptHeavy, Shaped, applied, latency
+from e2e.results import latency
+from e2e.shapes import GenerationHeavy, PromptHeavy, Shaped, applied
 from e2e.stack import step
 from e2e.watch import Printer, Watch
 
@@ -65,9 +66,8 @@ def grow(load: Shaped, watch: Watch) -> bool:
     two_since: list[float] = []
 
     def done() -> bool:
-        if watch.rows[role].wanted > 1:
-            load.enough.set()
         if watch.at(role, 2):
+            load.enough.set()
             two_since.append(time.monotonic())
         # Long enough with two that what is told of them is not of the time with one.
         return bool(two_since) and time.monotonic() - two_since[0] > LATELY and watch.rows[role].in_target is True

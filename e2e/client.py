@@ -24,6 +24,9 @@ class Answer:
     text: str = ""
     ttft: float | None = None
     gaps: list[float] = field(default_factory=list[float])
+    """Seconds between events that bring text..."""
+    sizes: list[int] = field(default_factory=list[int])
+    """...and the characters that came at the end of each gap."""
     best: list[Ranking] = field(default_factory=list[Ranking])
     """Per token, where logprobs were asked for: the likeliest tokens with their log probabilities, best first."""
     finish_reason: str | None = None
@@ -89,6 +92,7 @@ def _read_stream(response: httpx.Response, answer: Answer, started: float) -> No
                 answer.ttft = now - started
             else:
                 answer.gaps.append(now - last)
+                answer.sizes.append(len(answer.text) - before)
             last = now
     if answer.finish_reason is None and answer.error is None:
         answer.error = "the stream ended without a finish_reason"

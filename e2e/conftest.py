@@ -114,7 +114,7 @@ class Service:
         }
         kube.apply(yaml.safe_dump(manifest), self.namespace)
         url = cluster.selected().expose(f"{self.namespace}/{self.name}-alone:{contract.ENGINE_PORT}")
-        kube.wait_for("an address that leads to the engine", lambda: client.answers(f"{url}/health"), 30)
+        kube.wait_for("an address that leads to the engine", lambda: client.answers(f"{url}/health"), 60)
         return url
 
     def wait_ready(self, seconds: float = 400) -> kube.Object:

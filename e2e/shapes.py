@@ -19,7 +19,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from e2e.alone import ask_alone, equal
 from e2e.client import Answer
 from e2e.load import Outcome, Request, Traffic, make_request
 from phasewise_runtime import contract
@@ -27,10 +26,11 @@ from phasewise_runtime import contract
 PROMPTS = 4
 MOST_OPEN = 256
 """Requests in flight at most."""
-STREAM_EVERY = 0.4
-MISSES, MISSES_SECONDS = 3, 10.0
+STREAM_EVERY = 0.8
+"""Slow enough that what the last ones did to ITL is seen before too many have come."""
+WAITING = 4
 TOKENS_JUDGED = 24
-"""Of the tiny model every character is a token."""
+"""The last of a stream. Of the tiny model every character is a token."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Shape:
 
 
 PROMPT_HEAVY = Shape("prompt-heavy", contract.PREFILL, prompt=1500, output=8)
-GENERATION_HEAVY = Shape("generation-heavy", contract.DECODE, prompt=24, output=200)
+GENERATION_HEAVY = Shape("generation-heavy", contract.DECODE, prompt=24, output=100)
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Shaped(Traffic):
 
     shape: Shape = PROMPT_HEAVY
     enough: threading.Event = field(default_factory=threading.Event)
-    """Set by who sees that the pool is to grow: the load need not find out any more how much is too much."""
+    """Set by who sees that the pool has grown: the load need not find out any more how much is too much for one pod."""
 
     def __post_init__(self) -> None:
         self._turns = itertools.cycle(self.shape.requests(self.model))
@@ -97,7 +97,7 @@ class PromptHeavy(Shaped):
     rate: float = 0.0
     """Prompts per second; 0 while it is being found."""
     step: float = 1.2
-    every: float = 8.0
+    every: float = 12.0
     """Seconds that the pods have to keep up for the rate to be raised."""
     kept_up: int = 3
     """As many prompts in flight say that they do."""
@@ -133,44 +133,68 @@ class PromptHeavy(Shaped):
 
 @dataclass
 class GenerationHeavy(Shaped):
-    """A closed loop: streams are added one by one wherever ITL is not yet `overload` times its target.
+    """A closed loop: streams that are kept open, one more or one less at a time, as ITL is.
 
-    An operator that grows the pool ahead of the miss may find later that it need not have. So when it is `enough`,
-    streams are still added until ITL has once been at its target: then one pod is too few by any reckoning. But no
-    more than `beyond` times as many, and none after that once, so that two pods hold them with ease.
+    | the pool              | one more where ITL is below | one less where it is above |
+    |-----------------------|-----------------------------|----------------------------|
+    | is too small          | `overload` times its target | never                      |
+    | has grown: `enough`   | `calm` times its target     | `strained` times           |
+
+    So whatever the machine does meanwhile, one pod has too many, and two have too many for one but not for two. None
+    is added while WAITING requests have no first token: the engines hold as many as they can.
     """
 
     shape: Shape = GENERATION_HEAVY
     target: float = math.inf
     """ITL, seconds."""
-    overload: float = 1.2
-    beyond: float = 1.5
-    most: int = 60
-    """More than an engine takes at once, which makes one too small however fast the machine is; two take them all."""
+    overload: float = 1.1
+    calm: float = 0.75
+    strained: float = 0.85
+    most: int = 100
     streams: int = 0
+    """That there are to be..."""
+    running: int = 0
+    """...and that there are: one that is too many ends with its request."""
 
     def run(self) -> None:
         with ThreadPoolExecutor(self.most) as pool:
             kept: list[Future[None]] = []
-            most, itl, told = self.most, self.overload * self.target, False
             while not self.stop.wait(STREAM_EVERY):
-                if self.enough.is_set() and not told:
-                    most, itl, told = min(most, math.ceil(self.beyond * len(kept))), self.target, True
-                if gap_now(self.sent) > itl:
-                    most = len(kept) if told else most
-                elif len(kept) < most:
-                    kept.append(pool.submit(self._stream))
-                    self.streams = len(kept)
+                change = self._change(gap_now(self.sent) / self.target)
+                self.streams += change
+                if change > 0:
+                    self._count(1)
+                    kept.append(pool.submit(self.keep_open))
             for each in kept:
                 each.result()
+
+    def _change(self, gap: float) -> int:
+        """Streams more or less. `gap`: ITL now, in targets."""
+        low, high = (self.calm, self.strained) if self.enough.is_set() else (self.overload, math.inf)
+        if self.running > self.streams:
+            return 0
+        if gap > high:
+            return -1 if self.streams > 1 else 0
+        return int(gap < low and self.streams < self.most and waiting_now(self.sent) < WAITING)
+
+    def _count(self, change: int) -> None:
+        with self._lock:
+            self.running += change
 
     @property
     def size(self) -> str:
         return f"{self.streams} streams of {self.shape.output} tokens"
 
-    def _stream(self) -> None:
-        while not self.stop.is_set():
+    def keep_open(self) -> None:
+        """One stream after another, until there are too many."""
+        while not self.stop.is_set() and not self._is_too_many():
             self.send_next()
+
+    def _is_too_many(self) -> bool:
+        with self._lock:
+            too_many = self.running > self.streams
+            self.running -= too_many
+        return too_many
 
 
 def salted(request: Request) -> Request:
@@ -179,9 +203,27 @@ def salted(request: Request) -> Request:
 
 
 def gap_now(sent: Sequence[Outcome]) -> float:
-    """Mean gap between tokens of the middle one of the streams in flight, in seconds; 0 where too few tokens came."""
-    answers = [o.answer for o in sent if not o.ended and len(o.answer.text) >= TOKENS_JUDGED]
-    return statistics.median(sum(a.gaps) / (len(a.text) - 1) for a in answers) if answers else 0.0
+    """Mean gap between the last tokens of the middle one of the streams in flight, in seconds; 0 where none has enough.
+
+    Of the last, since a stream's mean still tells of the time before the others came.
+    """
+    means = [_last_gap(o.answer) for o in sent if not o.ended]
+    return statistics.median(known) if (known := [m for m in means if m is not None]) else 0.0
+
+
+def waiting_now(sent: Sequence[Outcome]) -> int:
+    """Requests without a first token."""
+    return sum(not o.ended and o.answer.ttft is None for o in sent)
+
+
+def _last_gap(answer: Answer) -> float | None:
+    tokens, seconds = 0, 0.0
+    # The stream goes on meanwhile: one of the lists may be ahead.
+    for gap, size in reversed(list(zip(answer.gaps, answer.sizes, strict=False))):
+        tokens, seconds = tokens + size, seconds + gap
+        if tokens >= TOKENS_JUDGED:
+            return seconds / tokens
+    return None
 
 
 @contextmanager
@@ -194,68 +236,3 @@ def applied(load: Shaped) -> Generator[Shaped]:
         finally:
             load.stop.set()
     running.result()
-
-
-@dataclass(frozen=True)
-class Latency:
-    """What clients saw, in seconds; nan where there was nothing."""
-
-    requests: int
-    ttft_p50: float
-    ttft_p95: float
-    itl: float
-
-    def __str__(self) -> str:
-        return f"TTFT p50 {self.ttft_p50:.2f} s, p95 {self.ttft_p95:.2f} s; ITL {1000 * self.itl:.0f} ms"
-
-
-def latency(outcomes: Sequence[Outcome]) -> Latency:
-    ttfts = sorted(o.answer.ttft for o in outcomes if o.answer.ttft is not None)
-    gaps = [o.answer.itl for o in outcomes if o.answer.itl is not None]
-    return Latency(
-        len(outcomes), quantile(ttfts, 0.5), quantile(ttfts, 0.95), statistics.mean(gaps) if gaps else math.nan
-    )
-
-
-def breach(running: Shaped, ttft: float, itl: float) -> float:
-    """When, on the monotonic clock, the load's pool began to miss its target; inf where it never did. In seconds.
-
-    That is the last of the first MISSES misses within MISSES_SECONDS: a slow request by itself is no breach. Prefill
-    answers for TTFT; decode for ITL, known once a stream ended, and for TTFT where streams wait for admission.
-    """
-    missed = [o.began + ttft for o in running.sent if (math.inf if o.answer.ttft is None else o.answer.ttft) > ttft]
-    if running.shape.pool == contract.DECODE:
-        missed += [o.ended for o in running.sent if o.answer.itl is not None and o.answer.itl > itl]
-    missed.sort()
-    rows = zip(missed, missed[MISSES - 1 :], strict=False)
-    return next((last for first, last in rows if last - first < MISSES_SECONDS), math.inf)
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """Of sorted values, the smallest that at least such a share does not exceed."""
-    return values[max(0, math.ceil(share * len(values)) - 1)] if values else math.nan
-
-
-def right_answers(engine_alone: str, model: str, shape: Shape) -> dict[str, Outcome]:
-    """What the engine alone answers to each prompt of a shape.
-
-    One by one: a prompt computed beside a stream slows it, and would teach the operator a slow decode pod.
-    """
-    return {prompt_of(o.request): o for o in ask_alone(engine_alone, shape.requests(model), 1)}
-
-
-def prompt_of(request: Request) -> str:
-    return str(request.body.get("prompt") or request.body["messages"][0]["content"])
-
-
-def wrong_answers(outcomes: Sequence[Outcome], right: dict[str, Outcome], shape: Shape) -> list[str]:
-    """Answers that lack a token, have one twice, or another one than the engine alone gives."""
-
-    def whole(answer: Answer, alone: Outcome) -> bool:
-        return answer.usage.get("completion_tokens") == shape.output and equal(answer.text, alone)
-
-    return [
-        f"{o.request.path}: {o.answer.usage.get('completion_tokens')} tokens {o.answer.text!r}"
-        for o in outcomes
-        if not whole(o.answer, right[prompt_of(o.request)])
-    ]

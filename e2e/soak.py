@@ -18,7 +18,7 @@ from e2e.conftest import example
 from e2e.demo import SERVICE as DEMO
 from e2e.images import ImageError
 from e2e.load import Load, load
-from e2e.shapes import latency, quantile
+from e2e.results import latency, quantile
 from e2e.stack import bring_up, step
 from phasewise_runtime import contract
 

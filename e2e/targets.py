@@ -22,7 +22,7 @@ TTFT_ROOM = 3.0
 """Times the TTFT of a long prompt alone: one that waits for another, and what the machine's noise adds."""
 ITL_ROOM = 3.0
 """Times the ITL of a stream alone."""
-READY_SECONDS = 120
+READY_SECONDS = 400
 
 
 @dataclass(frozen=True)

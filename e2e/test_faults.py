@@ -100,7 +100,7 @@ def test_deleting_a_prefill_pod_loses_nothing(time: int, service: Service, engin
         kube.wait_for(
             f"{victim} gone",
             lambda: victim not in kube.read("-n", service.namespace, "pods", "-o", "name"),
-            120,
+            180,
         )
         enough(running, 8)
     service.wait_ready()

@@ -119,7 +119,7 @@ def test_a_changed_spec_is_rolled_without_a_lost_request(service: Service) -> No
     assert after["fingerprint"] == before["fingerprint"]
     assert [(o.answer.error, o.answer.finish_reason) for o in running.failed] == []
     selector = f"{contract.LABEL_SERVICE}={service.name},{contract.LABEL_ROLE}=decode"
-    kube.wait_for("the old revision gone", lambda: len(kube.find("deployment", selector, service.namespace)) == 1, 60)
+    kube.wait_for("the old revision gone", lambda: len(kube.find("deployment", selector, service.namespace)) == 1, 120)
 
 
 def gone_and_back(seconds: float) -> None:

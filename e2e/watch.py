@@ -68,6 +68,13 @@ class Watch:
         """The pool has that many replicas, all ready, and no other is wanted."""
         return (self.rows[role].ready, self.rows[role].wanted) == (replicas, replicas)
 
+    def told(self) -> str:
+        """All that was seen, for a failure: the table as it is, and the decisions that led there."""
+        return "\n".join(["", table.HEAD, *map(table.told, self.decisions), *map(self._line, self.rows.values())])
+
+    def _line(self, row: table.Row) -> str:
+        return table.line(time.monotonic() - self.began, row)
+
     def all_at(self, replicas: int) -> bool:
         return all(self.at(role, replicas) for role in self.rows)
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 from e2e import shapes
 from e2e.client import Answer
 from e2e.load import Outcome, Request
-from e2e.shapes import GenerationHeavy, PromptHeavy, Shaped, breach
+from e2e.results import breach
+from e2e.shapes import TOKENS_JUDGED, GenerationHeavy, PromptHeavy, Shaped, gap_now
 
 TTFT, ITL = 3.0, 0.06
 
@@ -47,35 +48,87 @@ def test_prefill_does_not_answer_for_itl(load: Callable[..., Shaped]) -> None:
     assert breach(load(*slow), TTFT, ITL) == (slow[2].ended if load is streams else math.inf)
 
 
-@pytest.mark.parametrize(
-    ("gaps", "streams"),
-    [
-        ([0.0] * 20, 15),
-        ([0.0, 0.0, 0.07, 0.0, 0.0], 12),
-        ([0.07, 0.0], 10),
-    ],
-    ids=["never at its target: half as many again", "at its target once", "there already"],
-)
-def test_streams_are_added_until_itl_was_once_at_its_target(
-    gaps: list[float], streams: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After ten streams the load is told that it is enough. Two pods make ITL good again: that asks for no more."""
-    load = GenerationHeavy("", "", target=ITL)
-    left = iter([0.0] * 10 + gaps)
+@dataclass
+class Loop:
+    """A generation-heavy load whose turns are given: ITL in targets at each, and whether the pool has grown."""
 
-    def gap_now(_: object) -> float:
-        if load.streams == 9:
-            load.enough.set()
-        if (gap := next(left, None)) is None:
-            load.stop.set()
-            return math.inf
-        return gap
+    load: GenerationHeavy
+    waiting: int = 0
 
-    monkeypatch.setattr(shapes, "STREAM_EVERY", 0.001)
-    monkeypatch.setattr(shapes, "gap_now", gap_now)
-    monkeypatch.setattr(GenerationHeavy, "_stream", lambda _: None)
-    over = threading.Timer(10, load.stop.set)
-    over.start()
-    load.run()
-    over.cancel()
-    assert load.streams == streams
+    def turn(self, *gaps: float) -> None:
+        left = iter(gaps)
+        self.gap = 0.0
+
+        def wait(_: float) -> bool:
+            gap = next(left, None)
+            self.gap = ITL * (gap or 0.0)
+            return gap is None
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self.load.stop, "wait", wait)
+            patch.setattr(shapes, "gap_now", lambda _: self.gap)
+            patch.setattr(shapes, "waiting_now", lambda _: self.waiting)
+            patch.setattr(GenerationHeavy, "keep_open", lambda _: None)
+            self.load.run()
+
+    def end_one(self) -> bool:
+        """A request of one stream ends; whether the stream ends with it."""
+        before = self.load.running
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(GenerationHeavy, "send_next", lambda _: self.load.stop.set())
+            self.load.keep_open()
+        self.load.stop.clear()
+        return self.load.running < before
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop(GenerationHeavy("", "", target=ITL))
+
+
+def test_one_pod_gets_more_streams_however_often_it_was_too_slow_for_a_moment(loop: Loop) -> None:
+    loop.turn(0.0, 0.5, 1.0, 1.2, 1.2, 1.0, 9.0, 1.09)
+    assert loop.load.streams == 5
+
+
+def test_none_is_added_while_some_wait_for_their_first_token(loop: Loop) -> None:
+    loop.turn(0.0, 0.0)
+    loop.waiting = shapes.WAITING
+    loop.turn(0.0, 0.0)
+    assert loop.load.streams == 2
+
+
+def test_two_pods_get_more_where_they_are_quick(loop: Loop) -> None:
+    loop.turn(0.0, 0.0)
+    loop.load.enough.set()
+    loop.turn(0.7, 0.7, 0.8, 0.8, 0.7)
+    assert loop.load.streams == 5
+
+
+def test_two_pods_that_are_strained_get_one_less_at_a_time(loop: Loop) -> None:
+    loop.turn(*[0.0] * 5)
+    loop.load.enough.set()
+    loop.turn(0.9, 0.9, 0.9)
+    assert loop.load.streams == 4
+    assert loop.end_one()
+    assert not loop.end_one()
+    loop.turn(0.9, 0.7)
+    assert (loop.load.streams, loop.load.running) == (3, 4)
+    assert loop.end_one()
+    loop.turn(0.7)
+    assert (loop.load.streams, loop.load.running) == (4, 4)
+
+
+def stream(*steps: tuple[float, int], ended: float = 0.0) -> Outcome:
+    answer = Answer(gaps=[gap for gap, _ in steps], sizes=[size for _, size in steps])
+    return Outcome(Request("/", {}), answer, 0.0, ended)
+
+
+def test_the_gap_is_that_of_the_last_tokens_of_the_middle_stream_in_flight() -> None:
+    quick, slow_by_now = stream(*[(0.01, 1)] * 60), stream(*[(0.01, 1)] * 60, *[(0.1, 1)] * TOKENS_JUDGED)
+    several_an_event = stream(*[(0.2, 4)] * 10)
+    too_young, ended = stream((9.0, 1)), stream(*[(9.0, 1)] * 60, ended=1.0)
+    sent = [quick, slow_by_now, several_an_event, too_young, ended]
+    assert gap_now(sent) == pytest.approx(0.05)
+    assert gap_now(sent[:2]) == pytest.approx(0.055)
+    assert gap_now(sent[3:]) == 0.0
