@@ -14,7 +14,7 @@ from e2e.shapes import GenerationHeavy, PromptHeavy, Shaped, applied
 from e2e.stack import step
 from e2e.watch import Printer, Watch
 
-LOAD_SECONDS = 420
+LOAD_SECONDS = 600
 RETURN_SECONDS = 300
 LATELY = 15.0
 
@@ -26,7 +26,7 @@ def show_scaling(url: str, service: str, namespace: str, model: str) -> bool:
     print(f"    one request alone: {alone}; targets: {slo}")
     watch.look()
     good = shown(PromptHeavy(url, model, target=slo.ttft), watch)
-    good = shown(GenerationHeavy(url, model, target=slo.itl), watch) and good
+    good = shown(GenerationHeavy(url, model, target=slo.itl, ttft=slo.ttft), watch) and good
     print("==> no load: both pools return to one pod")
     printer = Printer(watch)
     back = watch.until(lambda: watch.all_at(1), RETURN_SECONDS, printer.tell)

@@ -32,7 +32,8 @@ def metrics() -> dict[str, float]:
 def kill_at_once(pod: str) -> None:
     """SIGKILL to the container's process: no last word, no lease given up. The kubelet starts it again."""
     uid = kube.get("pod", pod, NAMESPACE)["metadata"]["uid"]
-    killed = next(p for p in processes_of(uid) if b"phasewise_operator" in _command(p))
+    killed = next((p for p in processes_of(uid) if b"phasewise_operator" in _command(p)), None)
+    assert killed, f"no operator runs in {pod}"
     os.kill(int(killed.name), signal.SIGKILL)
 
 

@@ -1,9 +1,10 @@
 """The two loads that make one pool too small and leave the other alone, sized to the machine they run on.
 
 What is too much for one pod depends on the machine, and from minute to minute on who else uses it. So each load asks
-for more until it is told that it is `enough`, and then goes on: `PromptHeavy` sends long prompts at a rate, as far as
-not too many wait; `GenerationHeavy` keeps streams open. The few prompts come again and again, each time with another
-salt, so that no cache makes a prefill needless and yet all answers can be held against the engine's own.
+for more until it is told that it is `enough`, since there are two pods: `PromptHeavy` sends long prompts at a rate, as
+far as not too many wait, and then stays at that rate; `GenerationHeavy` keeps streams open, as many as two pods hold.
+The few prompts come again and again, each time with another salt, so that no cache makes a prefill needless and yet
+all answers can be held against the engine's own.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ MOST_OPEN = 256
 """Requests in flight at most."""
 STREAM_EVERY = 0.8
 """Slow enough that what the last ones did to ITL is seen before too many have come."""
-WAITING = 4
 TOKENS_JUDGED = 24
 """The last of a stream. Of the tiny model every character is a token."""
 
@@ -141,7 +141,7 @@ class GenerationHeavy(Shaped):
     | has grown: `enough`   | `calm` times its target     | `strained` times           |
 
     So whatever the machine does meanwhile, one pod has too many, and two have too many for one but not for two. None
-    is added while WAITING requests have no first token: the engines hold as many as they can.
+    is added while one waits for `patience` of the TTFT target: the engines are full, which is too much for one as well.
     """
 
     shape: Shape = GENERATION_HEAVY
@@ -150,7 +150,12 @@ class GenerationHeavy(Shaped):
     overload: float = 1.1
     calm: float = 0.75
     strained: float = 0.85
-    most: int = 100
+    ttft: float = math.inf
+    """TTFT target, seconds..."""
+    patience: float = 0.5
+    """...and the share of it."""
+    most: int = 60
+    """More than an engine takes at once, which makes one too small however fast the machine is; two take them all."""
     streams: int = 0
     """That there are to be..."""
     running: int = 0
@@ -175,7 +180,7 @@ class GenerationHeavy(Shaped):
             return 0
         if gap > high:
             return -1 if self.streams > 1 else 0
-        return int(gap < low and self.streams < self.most and waiting_now(self.sent) < WAITING)
+        return int(gap < low and self.streams < self.most and waited_now(self.sent) < self.patience * self.ttft)
 
     def _count(self, change: int) -> None:
         with self._lock:
@@ -211,9 +216,10 @@ def gap_now(sent: Sequence[Outcome]) -> float:
     return statistics.median(known) if (known := [m for m in means if m is not None]) else 0.0
 
 
-def waiting_now(sent: Sequence[Outcome]) -> int:
-    """Requests without a first token."""
-    return sum(not o.ended and o.answer.ttft is None for o in sent)
+def waited_now(sent: Sequence[Outcome]) -> float:
+    """Seconds that the first of those without a token has waited; 0 where none waits."""
+    now = time.monotonic()
+    return max((now - o.began for o in sent if not o.ended and o.answer.ttft is None), default=0.0)
 
 
 def _last_gap(answer: Answer) -> float | None:

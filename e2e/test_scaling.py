@@ -75,6 +75,7 @@ def watch(breathing: Service) -> Watch:
 @pytest.fixture
 def watch_from_one(breathing: Service, right: Right) -> Watch:
     """Of a service whose pools have one pod each: an engine's first, slow requests may have made them two."""
+    set_stabilization(breathing, STABILIZATION)
     before = Watch(breathing.name, breathing.namespace)
     assert before.until(lambda: before.all_at(1), RETURN_SECONDS), before.told()
     found = Watch(breathing.name, breathing.namespace)
@@ -158,10 +159,10 @@ def test_generation_heavy_load_grows_decode_and_leaves_prefill_though_the_operat
 ) -> None:
     """Killed between the new replicas and the new pod; who leads then finds a size that it did not decide."""
     watch = watch_from_one
-    target = targets.of(breathing.name, breathing.namespace).itl
+    slo = targets.of(breathing.name, breathing.namespace)
     began = time.time()
     with (
-        applied(GenerationHeavy(breathing.url, breathing.model, target=target)) as running,
+        applied(GenerationHeavy(breathing.url, breathing.model, target=slo.itl, ttft=slo.ttft)) as running,
         sizes(breathing, contract.DECODE) as seen,
     ):
         kube.wait_for("decode is to grow", lambda: size(breathing, contract.DECODE) == 2, GROW_SECONDS, 0.5)

@@ -53,7 +53,7 @@ class Loop:
     """A generation-heavy load whose turns are given: ITL in targets at each, and whether the pool has grown."""
 
     load: GenerationHeavy
-    waiting: int = 0
+    waited: float = 0.0
 
     def turn(self, *gaps: float) -> None:
         left = iter(gaps)
@@ -67,7 +67,7 @@ class Loop:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(self.load.stop, "wait", wait)
             patch.setattr(shapes, "gap_now", lambda _: self.gap)
-            patch.setattr(shapes, "waiting_now", lambda _: self.waiting)
+            patch.setattr(shapes, "waited_now", lambda _: self.waited)
             patch.setattr(GenerationHeavy, "keep_open", lambda _: None)
             self.load.run()
 
@@ -83,7 +83,7 @@ class Loop:
 
 @pytest.fixture
 def loop() -> Loop:
-    return Loop(GenerationHeavy("", "", target=ITL))
+    return Loop(GenerationHeavy("", "", target=ITL, ttft=TTFT))
 
 
 def test_one_pod_gets_more_streams_however_often_it_was_too_slow_for_a_moment(loop: Loop) -> None:
@@ -91,9 +91,10 @@ def test_one_pod_gets_more_streams_however_often_it_was_too_slow_for_a_moment(lo
     assert loop.load.streams == 5
 
 
-def test_none_is_added_while_some_wait_for_their_first_token(loop: Loop) -> None:
+def test_none_is_added_while_one_has_waited_too_long_for_its_first_token(loop: Loop) -> None:
+    loop.waited = 0.4 * TTFT
     loop.turn(0.0, 0.0)
-    loop.waiting = shapes.WAITING
+    loop.waited = 0.5 * TTFT
     loop.turn(0.0, 0.0)
     assert loop.load.streams == 2
 

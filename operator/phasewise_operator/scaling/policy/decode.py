@@ -28,7 +28,9 @@ ADMISSION_SHARE = 0.25
 WORSE_AT_MOST = 1.5
 """Where the ITL target is out of reach ITL is kept within this multiple of what a stream alone has."""
 WHOLE = 0.9
-"""Share of a load window with streams from which on their mean over the window is what they were."""
+"""Share of a load window with streams from which on their mean is what they were; below it some came or went."""
+LEAST_BUSY = 0.02
+"""Share of a load window with streams below which their number is noise."""
 FEW = 3.0
 """Streams a replica below which the size hangs on small errors of what a stream alone has."""
 WIDER = 2.0
@@ -43,11 +45,13 @@ def learn(law: ItlLaw, pool: PoolSignals | None, elapsed: float, window: float) 
     """The law with each pod's last load window; windows overlap, so each counts by what is new in it."""
     law = law.forget(elapsed)
     for _, pod in sorted(pool.pods.items()) if pool else ():
-        if pod.itl is not None and pod.concurrency is not None and pod.busy:
-            # Of the time with streams, which the gaps are of; a request that waits for room has no gaps yet.
-            streams = max(1.0, (pod.concurrency - (pod.blocked or 0.0)) / pod.busy)
+        busy = pod.busy or 0.0
+        if pod.itl is not None and pod.concurrency is not None and busy >= LEAST_BUSY:
+            # Of the time with streams, which the gaps are of. A request that waits for room has no gaps yet.
+            mean = pod.concurrency / busy
+            streams = mean if not pod.blocked or pod.running is None else min(mean, pod.running)
             weight = min(1.0, elapsed / window) * min(1.0, pod.tokens / ENOUGH_TOKENS)
-            law = law.learn(streams, pod.itl, weight, whole=pod.busy >= WHOLE)
+            law = law.learn(max(1.0, streams), pod.itl, weight, whole=busy >= WHOLE)
     return law
 
 

@@ -63,11 +63,13 @@ def test_streams_that_have_just_come_are_held_against_the_gaps_of_their_own_time
     assert found.sizes[1] == 1, "eight streams at 31 ms of 40"
 
 
-def test_requests_that_wait_for_room_are_no_streams() -> None:
-    """An engine that runs ten at most has ITL no worse however many wait: no sign that a stream alone has half."""
+@pytest.mark.parametrize("growth", [10, 40])
+def test_requests_that_wait_for_room_are_no_streams(growth: float) -> None:
+    """An engine that runs ten at most has ITL no worse however many wait, and more wait now than did on average."""
     law = ItlLaw()
-    for running, waiting in ((2, 0), (6, 0), (10, 0), (10, 40), (10, 90)):
-        pod = PodLoad(concurrency=running + waiting, busy=1.0, itl=0.01 + 0.002 * running, tokens=1e4, blocked=waiting)
+    for running, waiting in ((2, 0), (6, 0), (10, 0), (10, growth), (10, 2 * growth), (10, 3 * growth)):
+        streams = {"concurrency": running + waiting / 2, "running": running, "blocked": waiting}
+        pod = PodLoad(**streams, busy=1.0, itl=0.01 + 0.002 * running, tokens=1e4)
         law = decode.learn(law, pods_of(pod), 10.0, 10.0)
     assert law.alone == pytest.approx(0.012, rel=0.15)
 
