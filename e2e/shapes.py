@@ -168,7 +168,8 @@ class GenerationHeavy(Shaped):
                 change = self._change(gap_now(self.sent) / self.target)
                 self.streams += change
                 if change > 0:
-                    self._count(1)
+                    with self._lock:
+                        self.running += 1
                     kept.append(pool.submit(self.keep_open))
             for each in kept:
                 each.result()
@@ -181,10 +182,6 @@ class GenerationHeavy(Shaped):
         if gap > high:
             return -1 if self.streams > 1 else 0
         return int(gap < low and self.streams < self.most and waited_now(self.sent) < self.patience * self.ttft)
-
-    def _count(self, change: int) -> None:
-        with self._lock:
-            self.running += change
 
     @property
     def size(self) -> str:

@@ -19,12 +19,12 @@ from phasewise_operator.scaling.state import Coverage, PodLoad, PoolSignals, Sig
 ITL = 0.04
 
 
-def pool_of(number: int, each: float, itl: float, waiting: float = 0.0) -> Signals:
+def pool_of(number: int, each: float, itl: float, waiting: float = 0.0, busy: float | None = None) -> Signals:
     """Decode pods with streams of 100 tokens; `waiting`: prompts still in prefill."""
     rate = number * each / (100 * itl)
     shared: dict[str, Any] = {
         "concurrency": each,
-        "busy": min(1.0, each),
+        "busy": min(1.0, each) if busy is None else busy,
         "legs": rate * 10 / number,
         "running": each,
     }
@@ -32,10 +32,6 @@ def pool_of(number: int, each: float, itl: float, waiting: float = 0.0) -> Signa
     prompts = pods("prefill", 1, concurrency=0.1, busy=0.1, legs=5.0)
     awaiting = {"prefill": waiting}
     return look({"prefill": prompts, "decode": streams}, arrivals=rate, active=number * each, awaiting=awaiting)
-
-
-def pods_of(pod: PodLoad) -> PoolSignals:
-    return PoolSignals(Coverage(1, 1), {"decode-0": pod})
 
 
 def service(decode_pods: int) -> Service:
@@ -57,9 +53,7 @@ def test_streams_that_have_just_come_are_held_against_the_gaps_of_their_own_time
     found = service(1)
     found.run(60, pool_of(1, 0.2, 0.018))
     for streams, busy, itl in ((0.6, 0.2, 0.021), (2.2, 0.4, 0.026), (4.8, 0.6, 0.031)):
-        seen = pool_of(1, streams, itl)
-        pod = replace(next(iter(seen.pools["decode"].pods.values())), busy=busy, running=streams / busy)
-        found.run(2, replace(seen, pools={**seen.pools, "decode": pods_of(pod)}))
+        found.run(2, pool_of(1, streams, itl, busy=busy))
     assert found.sizes[1] == 1, "eight streams at 31 ms of 40"
 
 
@@ -68,9 +62,9 @@ def test_requests_that_wait_for_room_are_no_streams(growth: float) -> None:
     """An engine that runs ten at most has ITL no worse however many wait, and more wait now than did on average."""
     law = ItlLaw()
     for running, waiting in ((2, 0), (6, 0), (10, 0), (10, growth), (10, 2 * growth), (10, 3 * growth)):
-        streams = {"concurrency": running + waiting / 2, "running": running, "blocked": waiting}
-        pod = PodLoad(**streams, busy=1.0, itl=0.01 + 0.002 * running, tokens=1e4)
-        law = decode.learn(law, pods_of(pod), 10.0, 10.0)
+        legs: dict[str, Any] = {"concurrency": running + waiting / 2, "running": running, "blocked": waiting}
+        full = pods("decode", 1, **legs, busy=1.0, itl=0.01 + 0.002 * running, tokens=1e4)
+        law = decode.learn(law, full, 10.0, 10.0)
     assert law.alone == pytest.approx(0.012, rel=0.15)
 
 
