@@ -130,7 +130,7 @@ def in_flight(service: str, namespace: str, prefill_pod: str = "") -> dict[str, 
     """Requests in each leg at this moment, over all routers, as they count them; in prefill on that pod, if named."""
     pods = [p["metadata"]["name"] for p in kube.pods(service, contract.ROUTER, namespace) if kube.is_ready(p)]
     pages = [kube.router_metrics(pod, namespace) for pod in pods]
-    name = "phasewise_router_pod_inflight"
+    name = "phasewise_router_pod_inflight_requests"
     prefill = ('role="prefill"', f'pod="{prefill_pod}"') if prefill_pod else ('role="prefill"',)
     labels = {"prefill": prefill, "decode": ('role="decode"',)}
     return {leg: sum(kube.total(p, name, *wanted) for p in pages) for leg, wanted in labels.items()}

@@ -55,7 +55,7 @@ class Workload:
             gpus=int(labels.get(contract.LABEL_GPUS, "0")),
             served=progress.get("reason") == "NewReplicaSetAvailable",
             replica_failure=failure.get("message", "") if failure.get("status") == "True" else "",
-            wanted=_count(live["metadata"].get("annotations", {}).get(contract.ANNOTATION_WANTED, "")),
+            wanted=_count(live["metadata"].get("annotations", {}).get(contract.ANNOTATION_DESIRED, "")),
         )
 
 

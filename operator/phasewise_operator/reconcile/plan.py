@@ -141,7 +141,7 @@ def _old_deployments(observed: Observed, rollout: Rollout) -> list[Manifest]:
         manifest["spec"]["replicas"] = replicas
         annotations: dict[str, str] = manifest["metadata"].setdefault("annotations", {})
         intent = annotations.pop(contract.ANNOTATION_INTENT, "")
-        same = annotations.pop(contract.ANNOTATION_WANTED, None) is None and replicas == workload.replicas
+        same = annotations.pop(contract.ANNOTATION_DESIRED, None) is None and replicas == workload.replicas
         # Whoever took the annotation away took nothing else that could be told: what is left of ours is meant.
         annotations[contract.ANNOTATION_INTENT] = intent if same and intent else digest(manifest)
         manifests.append(manifest)

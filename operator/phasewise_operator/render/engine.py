@@ -88,7 +88,7 @@ def engine_deployment(ctx: Context, engine: EngineTemplate, replicas: int, wante
     kept = (contract.LABEL_REVISION, contract.LABEL_FINGERPRINT, contract.LABEL_GPUS)
     labels = {name: engine.template["metadata"]["labels"][name] for name in kept}
     name = ctx.child_name(engine.role, engine.revision)
-    size = {contract.ANNOTATION_WANTED: str(wanted)}
+    size = {contract.ANNOTATION_DESIRED: str(wanted)}
     return stamp(ctx, DEPLOYMENT, name, engine.role, {"spec": spec}, labels, size)
 
 

@@ -24,7 +24,7 @@ from phasewise_operator.scaling.metrics import ScalingMetrics
 from phasewise_operator.scaling.policy.decide import Memory, decide
 from phasewise_operator.scaling.pools import pools_of, targets_of
 from phasewise_operator.scaling.scrape import Scraper, Unread
-from phasewise_operator.scaling.signals.compute import kv_handovers, signals
+from phasewise_operator.scaling.signals.compute import kv_transfers, signals
 from phasewise_operator.scaling.signals.history import History, Read, Target
 from phasewise_operator.scaling.state import FIGURES_SECONDS, NO_ADVICE, Advice, Pool, Signals, Verdict
 from phasewise_operator.store import Key, Store
@@ -174,7 +174,7 @@ class _Follower:
         self._history = self._history.fold(targets, reads, time.monotonic())
 
     def _advise(self, ctx: Context, pools: Sequence[Pool], seen: Signals) -> Advice:
-        kv = kv_handovers(self._history)
+        kv = kv_transfers(self._history)
         verdicts: dict[str, Verdict] = {}
         scaling = ctx.spec.scaling
         if not _decides(ctx):

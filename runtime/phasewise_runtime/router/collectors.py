@@ -12,12 +12,12 @@ from phasewise_runtime.contract import (
     METRIC_OVERDUE,
     METRIC_POD_BUSY_SECONDS,
     METRIC_POD_INFLIGHT_SECONDS,
-    METRIC_POD_LEGS,
+    METRIC_POD_REQUESTS,
 )
 from phasewise_runtime.router.loads import Loads
 from phasewise_runtime.router.waiting import WaitingRoom
 
-POD_INFLIGHT = "phasewise_router_pod_inflight"
+POD_INFLIGHT = "phasewise_router_pod_inflight_requests"
 
 
 class WaitingCollector(Collector):
@@ -45,7 +45,7 @@ class LoadsCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         labels = ("role", "pod")
         running = GaugeMetricFamily(POD_INFLIGHT, "Legs in flight by pod.", labels=labels)
-        legs = CounterMetricFamily(METRIC_POD_LEGS, "Legs that ended well, by pod.", labels=labels)
+        legs = CounterMetricFamily(METRIC_POD_REQUESTS, "Legs that ended well, by pod.", labels=labels)
         text = "Time integral of the legs in flight by pod, in leg-seconds."
         inflight = CounterMetricFamily(METRIC_POD_INFLIGHT_SECONDS, text, labels=labels)
         text = "Seconds with at least one leg in flight, by pod."

@@ -81,7 +81,7 @@ class Exchange:
                     return final
             else:
                 if self.alone:
-                    self._rooms.metrics.decode_alone.labels(self.alone).inc()
+                    self._rooms.metrics.decode_only.labels(self.alone).inc()
                 return answer
 
     def blame(self, failure: LegError) -> None:
@@ -171,7 +171,7 @@ class Exchange:
         read = _read(pod, answer, "the prefill answer")
         if read.kv_params is None:
             self._rooms.metrics.kv_params_missing.labels(pod.name).inc()
-            self._rooms.metrics.kv_handover.labels(pod.name).set(0)
+            self._rooms.metrics.kv_transfer_ok.labels(pod.name).set(0)
             log.warning("prefill answered without KV parameters: check its KV connector", extra={"pod": pod.name})
             return self._go_alone(KV_PARAMS_MISSING)
         self._rooms.frames.learn(pod, self._request, read.body)
@@ -249,7 +249,7 @@ class Exchange:
         if self.prefill_pod is not None:
             # Only now: a prefill whose KV cannot be loaded has not served.
             self._rooms.fleet.report_success(self.prefill_pod)
-            self._rooms.metrics.kv_handover.labels(self.prefill_pod.name).set(1)
+            self._rooms.metrics.kv_transfer_ok.labels(self.prefill_pod.name).set(1)
 
     def _whole(self, pod: Pod, answer: EngineAnswer) -> EngineAnswer:
         """An answer that is passed through."""

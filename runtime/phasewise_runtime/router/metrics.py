@@ -8,7 +8,7 @@ from phasewise_runtime.contract import (
     METRIC_ACTIVE,
     METRIC_ARRIVALS,
     METRIC_ITL,
-    METRIC_KV_HANDOVER,
+    METRIC_KV_TRANSFER_OK,
     METRIC_QUEUE_DEPTH,
     METRIC_SLO_REQUESTS,
     METRIC_TTFT,
@@ -62,10 +62,10 @@ class Metrics:
         self.active = gauge(METRIC_ACTIVE, "Requests admitted and not yet ended.")
         self.queue_depth = gauge(METRIC_QUEUE_DEPTH, "Requests that wait for an engine pod or a free place.")
         self.body_bytes = gauge("body_bytes", "Bytes of the request bodies in hand.")
-        self.decode_alone = counter("decode_alone", "Requests that took no prefill leg.", "reason")
+        self.decode_only = counter("decode_only", "Requests that took no prefill leg.", "reason")
         self.kv_params_missing = counter("kv_params_missing", "Prefill answers without KV parameters.", "pod")
         text = "1: the last KV hand-over led to a first token; 0: prefill answered without KV parameters."
-        self.kv_handover = gauge(METRIC_KV_HANDOVER, text, "pod")
+        self.kv_transfer_ok = gauge(METRIC_KV_TRANSFER_OK, text, "pod")
         self.ejections = counter("ejections", "Pods excluded after failures.", "role", "pod", "reason")
         self.pods = gauge("pods", "Engine pods known.", "role", "state")
         self.unmeasured = counter("unmeasured_requests", "Answered requests without TTFT or ITL.", "what", "reason")
@@ -85,7 +85,7 @@ class Metrics:
 
     def forget_pod(self, name: str) -> None:
         """Its series go with a pod: pools that breathe would fill the page with the names of pods that are gone."""
-        for metric in (self.kv_handover, self.kv_params_missing, self.ejections):
+        for metric in (self.kv_transfer_ok, self.kv_params_missing, self.ejections):
             metric.remove_by_labels({"pod": name})
 
 

@@ -61,7 +61,7 @@ def observed(plan: Plan, ready: int = 0, pods: list[PodView] | None = None) -> O
 
 
 def wanted(deployment: Manifest) -> str | None:
-    return deployment["metadata"]["annotations"].get(contract.ANNOTATION_WANTED)
+    return deployment["metadata"]["annotations"].get(contract.ANNOTATION_DESIRED)
 
 
 def by_type(verdicts: list[Verdict]) -> dict[str, tuple[str, str]]:

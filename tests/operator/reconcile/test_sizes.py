@@ -24,7 +24,7 @@ ONE_TO_FOUR = {"replicas": {"min": 1, "max": 4}}
 
 
 def deployment(role: str, replicas: int, wanted: str | None, created: str = "2026-01-01", name: str = "") -> Manifest:
-    annotations = {} if wanted is None else {contract.ANNOTATION_WANTED: wanted}
+    annotations = {} if wanted is None else {contract.ANNOTATION_DESIRED: wanted}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",

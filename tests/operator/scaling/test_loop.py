@@ -112,7 +112,7 @@ async def stage() -> AsyncIterator[Stage]:
     for role, address in ADDRESSES.items():
         status = {"podIP": address, "conditions": [{"type": "Ready", "status": "True"}]}
         store.put(POD, child(f"{role}-0", role, status=status))
-        sized = {"annotations": {contract.ANNOTATION_WANTED: "1"}}
+        sized = {"annotations": {contract.ANNOTATION_DESIRED: "1"}}
         store.put(DEPLOYMENT, child(f"chat-{role}", role, spec={"replicas": 1}, metadata=sized))
     scraper = Scraper(dict.fromkeys(ADDRESSES, port))
     images = Images("phasewise/runtime:1", "vllm/vllm-openai:1", "IfNotPresent")
@@ -152,7 +152,7 @@ async def test_a_burst_on_an_idle_service_makes_prefill_grow_within_five_seconds
         contract.METRIC_ACTIVE: 40.0,
         f'{contract.METRIC_AWAITING}{{phase="prefill"}}': 40.0,
         f'{contract.METRIC_OVERDUE}{{phase="prefill"}}': 38.0,
-        f'{contract.METRIC_POD_LEGS}{{pod="prefill-0",role="prefill"}}': 2.0,
+        f'{contract.METRIC_POD_REQUESTS}{{pod="prefill-0",role="prefill"}}': 2.0,
         f'{contract.METRIC_POD_BUSY_SECONDS}{{pod="prefill-0",role="prefill"}}': 2.0,
         f'{contract.METRIC_POD_INFLIGHT_SECONDS}{{pod="prefill-0",role="prefill"}}': 60.0,
     }

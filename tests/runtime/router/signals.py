@@ -39,7 +39,7 @@ def overdue(r: Router) -> dict[str, float]:
 
 
 def legs(r: Router) -> dict[str, float]:
-    return {e.name: r.metric("pod_legs_total", pod=e.name, role=e.role) for e in r.engines}
+    return {e.name: r.metric("pod_requests_total", pod=e.name, role=e.role) for e in r.engines}
 
 
 async def leave(task: asyncio.Task[Any], r: Router) -> None:

@@ -63,8 +63,8 @@ async def test_a_decode_pod_that_refused_is_free_of_the_request_that_went_elsewh
         async with r.session.post(f"{r.url}/v1/chat/completions", json={**CHAT, "stream": True}) as response:
             assert response.status == 200
             assert r.metric("ejections_total", pod="d0") == 1
-            assert r.metric("pod_inflight", pod="d0") == 0
-            assert r.metric("pod_inflight", pod="d1") == 1
+            assert r.metric("pod_inflight_requests", pod="d0") == 0
+            assert r.metric("pod_inflight_requests", pod="d1") == 1
             loads = {c.pod.name: c.load for c in r.server.fleet.candidates("decode")}
             assert loads == {"d0": 0, "d1": 1}
             d1.gate.set()
@@ -147,10 +147,10 @@ async def test_a_prefill_pod_has_not_handed_over_what_decode_refused(router: Rou
     p, d = FakeEngine("prefill", "p0"), FakeEngine("decode", "d0", always="400")
     async with router(p, d) as r:
         assert (await r.chat()).status == 400
-        assert r.metric("kv_handover", pod="p0") == 0
+        assert r.metric("kv_transfer_ok", pod="p0") == 0
         d.always = None
         assert (await r.chat(tools=TOOLS)).status == 200
-        assert r.metric("kv_handover", pod="p0") == 1
+        assert r.metric("kv_transfer_ok", pod="p0") == 1
 
 
 # --- pods that are gone --------------------------------------------------------------------------------------

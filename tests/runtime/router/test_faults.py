@@ -66,7 +66,7 @@ async def test_a_failing_prefill_pod_fails_no_request_is_excluded_and_said_so(
             replies = await many(r, 40)
             assert r.metric("ejections_total", pod="p0", role=PREFILL) >= 1
             assert r.metric("retries_total", leg="prefill") >= 1
-            assert r.metric("decode_alone_total") == 0
+            assert r.metric("decode_only_total") == 0
     assert all(whole(reply) for reply in replies)
     assert len(engines[0].requests) <= 5, "excluded, though its /health says ok"
     said = [rec for rec in caplog.records if rec.message.startswith("pod excluded")]
@@ -79,9 +79,9 @@ async def test_with_every_prefill_pod_failing_decode_works_alone(router: RouterF
         e.always = "500"
     async with router(*engines) as r:
         replies = await many(r, 20)
-        assert r.metric("decode_alone_total", reason="prefill_failed") >= 1
-        assert r.metric("decode_alone_total", reason="prefill_ejected") >= 1
-        assert r.metric("decode_alone_total") == 20
+        assert r.metric("decode_only_total", reason="prefill_failed") >= 1
+        assert r.metric("decode_only_total", reason="prefill_ejected") >= 1
+        assert r.metric("decode_only_total") == 20
     assert all(whole(reply) for reply in replies)
 
 
@@ -109,8 +109,8 @@ async def test_a_prefill_without_kv_parameters_is_counted_and_decode_serves(rout
     async with router(p, d) as r:
         assert whole(await r.chat(stream=True))
         assert r.metric("kv_params_missing_total", pod="p0") == 1
-        assert r.metric("kv_handover", pod="p0") == 0
-        assert r.metric("decode_alone_total", reason="kv_params_missing") == 1
+        assert r.metric("kv_transfer_ok", pod="p0") == 0
+        assert r.metric("decode_only_total", reason="kv_params_missing") == 1
     assert not d.kv_seen
 
 
@@ -122,7 +122,7 @@ async def test_what_prefill_refuses_decode_answers_for_the_request_as_it_was_wri
             assert reply.status == 400
             assert reply.json == {"error": REFUSED}
             assert reply.headers["X-Engine"] == "d0"
-        assert r.metric("decode_alone_total", reason="prefill_refused") == 2
+        assert r.metric("decode_only_total", reason="prefill_refused") == 2
         assert r.metric("ejections_total") == 0
     assert d.bodies[0]["max_tokens"] == 9
 
@@ -221,7 +221,7 @@ async def test_a_prefill_pod_that_hangs_is_given_up(router: RouterFactory) -> No
     async with router(p, d, prefill_seconds=0.1) as r:
         assert whole(await r.chat())
         assert r.metric("retries_total", leg="prefill", reason="timeout") == 1
-        assert r.metric("decode_alone_total", reason="prefill_failed") == 1
+        assert r.metric("decode_only_total", reason="prefill_failed") == 1
 
 
 # --- decode in mid-stream ------------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ async def test_an_idle_connection_that_the_engine_closed_fails_nothing_and_blame
             e.faults.append("drop")  # the reused connection breaks before an answer
         assert whole(await r.chat(stream=True))
         assert r.metric("ejections_total") == 0
-        assert r.metric("decode_alone_total") == 0
+        assert r.metric("decode_only_total") == 0
         assert r.metric("retries_total", leg="decode", reason="stale_connection") == 1
         assert r.metric("retries_total", leg="prefill", reason="stale_connection") == 1
     assert once((p, d))

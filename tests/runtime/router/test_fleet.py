@@ -82,8 +82,8 @@ async def test_the_gauge_of_a_pod_goes_when_its_last_leg_ends() -> None:
     labels = {"role": "decode", "pod": "d0"}
     with fleet.reserve(POD), fleet.leg(POD):
         fleet.remove(POD.uid)
-        assert metrics.registry.get_sample_value("phasewise_router_pod_inflight", labels) == 1
-    assert metrics.registry.get_sample_value("phasewise_router_pod_inflight", labels) is None
+        assert metrics.registry.get_sample_value("phasewise_router_pod_inflight_requests", labels) == 1
+    assert metrics.registry.get_sample_value("phasewise_router_pod_inflight_requests", labels) is None
     fleet.report_failure(POD, "late", hard=True)  # of a pod that is no longer known: nothing happens
     assert fleet.candidates("decode") == []
 
@@ -91,7 +91,7 @@ async def test_the_gauge_of_a_pod_goes_when_its_last_leg_ends() -> None:
 async def test_what_is_counted_by_pod_goes_with_the_pod() -> None:
     """Pools that breathe have many pods in a router's life."""
     fleet, metrics = fleet_with_an_excluded_pod()
-    metrics.kv_handover.labels(POD.name).set(1)
+    metrics.kv_transfer_ok.labels(POD.name).set(1)
     fleet.remove(POD.uid)
     named = {s.name for m in metrics.registry.collect() for s in m.samples if s.labels.get("pod") == POD.name}
     assert named == set()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from phasewise_runtime.contract import METRIC_POD_BUSY_SECONDS, METRIC_POD_INFLIGHT_SECONDS, METRIC_POD_LEGS
+from phasewise_runtime.contract import METRIC_POD_BUSY_SECONDS, METRIC_POD_INFLIGHT_SECONDS, METRIC_POD_REQUESTS
 from phasewise_runtime.router.fleet import Fleet
 from phasewise_runtime.router.metrics import Metrics
 from phasewise_runtime.router.pods import Pod
@@ -26,7 +26,7 @@ class Watched:
     def page(self, pod: Pod = POD) -> tuple[float | None, float | None, float | None]:
         """Legs that ended well, leg-seconds and busy seconds."""
         labels = {"role": pod.role, "pod": pod.name}
-        names = (METRIC_POD_LEGS, METRIC_POD_INFLIGHT_SECONDS, METRIC_POD_BUSY_SECONDS)
+        names = (METRIC_POD_REQUESTS, METRIC_POD_INFLIGHT_SECONDS, METRIC_POD_BUSY_SECONDS)
         legs, inflight, busy = (self.metrics.registry.get_sample_value(n, labels) for n in names)
         return legs, inflight, busy
 

@@ -132,7 +132,7 @@ async def test_shapes_that_cannot_be_assembled_pass_through_and_are_counted(
         assert r.metric("ttft_seconds_count") == 0
         assert r.metric("output_tokens_total") > 0
         assert bool(p.requests) == (alone is None)
-        assert r.metric("decode_alone_total", reason=alone or "none") == (1 if alone else 0)
+        assert r.metric("decode_only_total", reason=alone or "none") == (1 if alone else 0)
 
 
 async def test_one_prompt_in_a_list_takes_a_prefill_leg(router: RouterFactory) -> None:
@@ -198,7 +198,7 @@ async def test_tokens_are_passed_on_as_they_come(router: RouterFactory) -> None:
                 first += await response.content.readany()
             assert b'"lo"' not in first
             assert r.metric("inflight", leg="decode") == 1
-            assert r.metric("pod_inflight", pod="d0") == 1
+            assert r.metric("pod_inflight_requests", pod="d0") == 1
             d.gate.set()
             await response.read()
         await until(lambda: r.metric("inflight") == 0)
@@ -258,7 +258,7 @@ async def test_without_disaggregation_decode_does_both_phases(router: RouterFact
     p, d = pair()
     async with router(p, d, disaggregated=False) as r:
         assert (await r.chat()).content == "Hello world"
-        assert r.metric("decode_alone_total", reason="not_disaggregated") == 1
+        assert r.metric("decode_only_total", reason="not_disaggregated") == 1
     assert not p.requests
 
 
@@ -266,7 +266,7 @@ async def test_kv_is_never_handed_to_another_fingerprint(router: RouterFactory) 
     p, d = FakeEngine("prefill", "p0", "old"), FakeEngine("decode", "d0", "new")
     async with router(p, d) as r:
         assert (await r.chat()).content == "Hello world"
-        assert r.metric("decode_alone_total", reason="no_prefill_pod") == 1
+        assert r.metric("decode_only_total", reason="no_prefill_pod") == 1
     assert not p.requests
     assert not d.kv_seen
 

@@ -28,22 +28,22 @@ from phasewise_runtime import contract
 
 
 @dataclass(frozen=True)
-class KvHandovers:
+class KvTransfers:
     """Prefill pods by how the last hand-over of their KV cache went, as the routers saw it on real requests."""
 
     good: frozenset[str] = frozenset()
     failed: frozenset[str] = frozenset()
 
 
-def kv_handovers(history: History) -> KvHandovers:
+def kv_transfers(history: History) -> KvTransfers:
     """Of whatever age: how the last one went does not change with time. Where routers disagree, a failure counts."""
     found = [
         (_label(labels, "pod"), value)
         for one in history.newest.values()
-        for labels, value in one.read.page.gauges.get(contract.METRIC_KV_HANDOVER, {}).items()
+        for labels, value in one.read.page.gauges.get(contract.METRIC_KV_TRANSFER_OK, {}).items()
     ]
     failed = frozenset(pod for pod, value in found if value == 0)
-    return KvHandovers(frozenset(pod for pod, _ in found) - failed, failed)
+    return KvTransfers(frozenset(pod for pod, _ in found) - failed, failed)
 
 
 def signals(
@@ -201,7 +201,7 @@ def _legs(history: History, load: _Window) -> _Legs:
         # others are doing: the pod is idle when all of them, independently, see it idle.
         for pod, busy in _by_label(parts, contract.METRIC_POD_BUSY_SECONDS, "pod").items():
             idle[pod] *= 1 - min(1.0, busy / seconds)
-        for pod, legs in _by_label(parts, contract.METRIC_POD_LEGS, "pod").items():
+        for pod, legs in _by_label(parts, contract.METRIC_POD_REQUESTS, "pod").items():
             answered[pod] += legs
     return _Legs(load.seconds > 0, concurrency, idle, answered)
 

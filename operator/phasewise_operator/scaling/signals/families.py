@@ -36,7 +36,7 @@ ENGINE: Final = Wanted(
 )
 
 ROUTER_GAUGES: Final = (
-    contract.METRIC_KV_HANDOVER,
+    contract.METRIC_KV_TRANSFER_OK,
     contract.METRIC_AWAITING,
     contract.METRIC_OVERDUE,
     contract.METRIC_QUEUE_DEPTH,
@@ -45,7 +45,7 @@ ROUTER_GAUGES: Final = (
 ROUTER_COUNTERS: Final = (
     contract.METRIC_ARRIVALS,
     contract.METRIC_SLO_REQUESTS,
-    contract.METRIC_POD_LEGS,
+    contract.METRIC_POD_REQUESTS,
     contract.METRIC_POD_INFLIGHT_SECONDS,
     contract.METRIC_POD_BUSY_SECONDS,
 )

@@ -38,9 +38,9 @@ class Router:
         self.overdue = Gauge(contract.METRIC_OVERDUE, "Of them, too late already.", ["phase"], registry=r)
         self.queued = Gauge(contract.METRIC_QUEUE_DEPTH, "Waiting.", registry=r)
         self.active = Gauge(contract.METRIC_ACTIVE, "In hand.", registry=r)
-        self.handover = Gauge(contract.METRIC_KV_HANDOVER, "Last hand-over.", ["pod"], registry=r)
+        self.handover = Gauge(contract.METRIC_KV_TRANSFER_OK, "Last hand-over.", ["pod"], registry=r)
         pod = ["role", "pod"]
-        self.legs = Counter(contract.METRIC_POD_LEGS, "Legs.", pod, registry=r)
+        self.legs = Counter(contract.METRIC_POD_REQUESTS, "Legs.", pod, registry=r)
         self.inflight = Counter(contract.METRIC_POD_INFLIGHT_SECONDS, "Leg-seconds.", pod, registry=r)
         self.busy = Counter(contract.METRIC_POD_BUSY_SECONDS, "Busy seconds.", pod, registry=r)
         self.ttft = Histogram(contract.METRIC_TTFT, "TTFT.", buckets=BUCKETS, registry=r)

@@ -10,7 +10,7 @@ from tests.operator.scaling.signals.exposition import Engine, Router
 from tests.operator.scaling.signals.service import D, P, R, Service, pod
 
 from phasewise_operator.scaling.signals import families
-from phasewise_operator.scaling.signals.compute import KvHandovers, kv_handovers, signals
+from phasewise_operator.scaling.signals.compute import KvTransfers, kv_transfers, signals
 from phasewise_operator.scaling.signals.history import SLO_WINDOW, History, Read
 from phasewise_operator.scaling.signals.pages import Page
 from phasewise_operator.scaling.state import Outcomes, PodLoad, TtftParts
@@ -154,10 +154,10 @@ def test_admission_is_decodes_queue_less_the_transfer(
 
 
 def test_where_routers_disagree_a_failed_hand_over_counts(service: Service, router: Router) -> None:
-    assert kv_handovers(service.history) == KvHandovers()
+    assert kv_transfers(service.history) == KvTransfers()
     other = service.pods[pod(R, "r2")] = Router()
     for one, pods in ((router, {"a": 1, "b": 1}), (other, {"b": 0, "c": 0})):
         for name, value in pods.items():
             one.handover.labels(name).set(value)
     service.round()
-    assert kv_handovers(service.history) == KvHandovers(frozenset({"a"}), frozenset({"b", "c"}))
+    assert kv_transfers(service.history) == KvTransfers(frozenset({"a"}), frozenset({"b", "c"}))
