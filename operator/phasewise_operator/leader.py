@@ -20,7 +20,7 @@ from phasewise_operator.metrics import Metrics
 from phasewise_operator.queue import WorkQueue
 from phasewise_operator.reconcile.controller import Controller
 from phasewise_operator.render.context import Images
-from phasewise_operator.scaling.loop import Loop, Rooms
+from phasewise_operator.scaling.loop import Deps, Loop
 from phasewise_operator.scaling.scrape import Scraper
 from phasewise_operator.settings import Settings
 from phasewise_operator.store import Key, Store
@@ -64,7 +64,7 @@ class Operator:
             queue.add(key)
         self.metrics.services.set_function(lambda: len(store.keys()))
         images = Images(settings.runtime_image, settings.engine_image, settings.image_pull_policy)
-        loop = Loop(Rooms(store, queue, images, self.metrics.scaling, Scraper()))
+        loop = Loop(Deps(store, queue, images, self.metrics.scaling, Scraper()))
         controller = Controller(kube, store, queue, images, self.metrics, settings.resync_seconds, loop)
         await first_to_end(
             handlers.watch(sync.feeder(store, queue), spaces),

@@ -31,7 +31,7 @@ class Workload:
     """All its pods were available at least once: it is more than an attempt."""
     replica_failure: str = ""
     """Why its pods cannot be created: quota, admission."""
-    wanted: int | None = None
+    desired: int | None = None
     """Size that the whole pool was to have when this was written last."""
 
     @classmethod
@@ -55,7 +55,7 @@ class Workload:
             gpus=int(labels.get(contract.LABEL_GPUS, "0")),
             served=progress.get("reason") == "NewReplicaSetAvailable",
             replica_failure=failure.get("message", "") if failure.get("status") == "True" else "",
-            wanted=_count(live["metadata"].get("annotations", {}).get(contract.ANNOTATION_DESIRED, "")),
+            desired=_count(live["metadata"].get("annotations", {}).get(contract.ANNOTATION_DESIRED, "")),
         )
 
 

@@ -28,7 +28,7 @@ def feeder(store: Store, queue: WorkQueue[Key]) -> Feed:
 
 
 async def list_all(kube: Kube, store: Store, namespaces: tuple[str, ...]) -> set[Key]:
-    """Read everything once; returns the services for which anything is new, unseen deletions included."""
+    """Scrape everything once; returns the services for which anything is new, unseen deletions included."""
     changed: set[Key] = set()
     for kind in (INFERENCE_SERVICE, *WATCHED_KINDS):
         query = {} if kind is INFERENCE_SERVICE else {"labelSelector": SELECTOR}

@@ -50,7 +50,7 @@ class ModelStatus(ApiModel):
 class RoleStatus(ApiModel):
     """A pool of engine replicas."""
 
-    desired: int = Field(ge=0, description="Replicas that are wanted.")
+    desired: int = Field(ge=0, description="Replicas that are desired.")
     ready: int = Field(ge=0, description="Replicas that are ready.")
     pending: int = Field(ge=0, description="Replicas that cannot be scheduled or are starting.")
     revision: str = Field(description="Revision of the pool's pods.")
@@ -61,7 +61,7 @@ class RoleStatus(ApiModel):
 class RouterStatus(ApiModel):
     """The router's replicas."""
 
-    replicas: int = Field(ge=0, description="Replicas that are wanted.")
+    replicas: int = Field(ge=0, description="Replicas that are desired.")
     ready: int = Field(ge=0, description="Replicas that are ready.")
 
 

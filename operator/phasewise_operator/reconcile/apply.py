@@ -1,4 +1,4 @@
-"""Carrying out a plan: server-side apply of what differs, deletion of what is not wanted. I/O; decides nothing."""
+"""Carrying out a plan: server-side apply of what differs, deletion of what is not desired. I/O; decides nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from phasewise_operator.kinds import DEPLOYMENT, ROLE_BINDING, Manifest, kind_of
 from phasewise_operator.kube import Kube, KubeError
 from phasewise_operator.observed import Failure, Observed, owner_uid
-from phasewise_operator.reconcile.owned import owned_fields
+from phasewise_operator.reconcile.managed_fields import owned_fields
 from phasewise_operator.reconcile.plan import Plan
 from phasewise_operator.store import Store
 from phasewise_runtime import contract
@@ -17,7 +17,7 @@ from phasewise_runtime import contract
 log = logging.getLogger(__name__)
 
 
-async def carry_out(
+async def apply_plan(
     kube: Kube, store: Store, plan: Plan, observed: Observed, uid: str, costs: Sequence[Manifest] = ()
 ) -> list[Failure]:
     """Raises NotLeadingError as soon as a write is not allowed any more; every other failure is returned.
@@ -26,7 +26,7 @@ async def carry_out(
     """
     made = await asyncio.gather(*(_create(kube, store, m, uid) for m in plan.create))
     failures = [f for f in made if f]
-    await asyncio.gather(*(_advise(kube, m) for m in costs))
+    await asyncio.gather(*(_recommend(kube, m) for m in costs))
     for wave in _waves(plan.write):
         results = await asyncio.gather(*(_write(kube, store, m, observed, uid) for m in wave))
         failures += [f for f in results if f]
@@ -79,7 +79,7 @@ def _without(spec: Manifest, name: str) -> Manifest:
     return {key: value for key, value in spec.items() if key != name}
 
 
-async def _advise(kube: Kube, pod: Manifest) -> None:
+async def _recommend(kube: Kube, pod: Manifest) -> None:
     """Which pod goes is best effort: any of them drains."""
     try:
         await kube.apply(pod)

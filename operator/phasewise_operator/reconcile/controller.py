@@ -22,24 +22,24 @@ from phasewise_operator.metrics import Metrics
 from phasewise_operator.observed import Failure, Observed
 from phasewise_operator.queue import WorkQueue
 from phasewise_operator.reconcile import report
-from phasewise_operator.reconcile.apply import carry_out
-from phasewise_operator.reconcile.events import decision_event, verdict_event
+from phasewise_operator.reconcile.apply import apply_plan
+from phasewise_operator.reconcile.deletion_cost import deletion_costs
+from phasewise_operator.reconcile.events import condition_event, decision_event
 from phasewise_operator.reconcile.observe import observe
 from phasewise_operator.reconcile.plan import Plan, make_plan, repair_plan
-from phasewise_operator.reconcile.report import Verdict
+from phasewise_operator.reconcile.report import ConditionUpdate
 from phasewise_operator.reconcile.status import (
     LIVE_CONDITIONS,
     conditions,
     fresh_decisions,
-    is_news,
     news,
     scaler_statuses,
+    should_write,
     status_of,
 )
-from phasewise_operator.reconcile.victims import deletion_costs
 from phasewise_operator.render.context import Context, Images, RenderError
 from phasewise_operator.rollout import Rollout
-from phasewise_operator.scaling.state import FIGURES_SECONDS, Advice
+from phasewise_operator.scaling.types import FIGURES_SECONDS, Recommendation
 from phasewise_operator.store import Key, Store
 
 log = logging.getLogger(__name__)
@@ -50,8 +50,8 @@ EVENT_SECONDS = 600.0
 """An Event about scaling that was made is not made again for so long, however often the condition comes and goes."""
 
 
-class Adviser(Protocol):
-    def advice(self, key: Key, uid: str) -> Advice:
+class Recommender(Protocol):
+    def recommendation(self, key: Key, uid: str) -> Recommendation:
         """What the scaling loop last made of the service with that uid."""
         ...
 
@@ -64,7 +64,7 @@ class Controller:
     images: Images
     metrics: Metrics
     resync_seconds: float
-    adviser: Adviser
+    recommender: Recommender
     last_write: dict[Key, float] = field(default_factory=dict[Key, float])
     """When each service's status was written, for those that change in figures alone."""
     told: dict[tuple[Key, str, str], float] = field(default_factory=dict[tuple[Key, str, str], float])
@@ -88,11 +88,11 @@ class Controller:
                 pause = self.queue.failed(key)
                 self.metrics.reconciles.labels("error").inc()
                 log.exception("%s/%s: unexpected; again in %.1f s", *key, pause)
-                await self._confess(key)
+                await self._report_internal_error(key)
             else:
                 self.metrics.reconciles.labels("ok" if result else "incomplete").inc()
 
-    async def _confess(self, key: Key) -> None:
+    async def _report_internal_error(self, key: Key) -> None:
         """A defect of ours must not look like silence."""
         live = self.store.service(key)
         if live is not None:
@@ -112,9 +112,9 @@ class Controller:
         except ValidationError as error:
             return await self._refuse(key, live, _readable(error))
         observed = await observe(self.store, self.kube, key, ctx.uid)
-        advice = self.adviser.advice(key, ctx.uid)
+        recommendation = self.recommender.recommendation(key, ctx.uid)
         try:
-            plan = make_plan(ctx, observed, advice)
+            plan = make_plan(ctx, observed, recommendation)
         except RenderError as error:
             await self._repair(ctx, live, observed)
             return await self._refuse(key, live, str(error))
@@ -124,15 +124,15 @@ class Controller:
                 self.queue.add(key)
                 self.queue.done(key)
                 return True
-            costs = deletion_costs(ctx.namespace, plan, observed, advice)
-            failures = await carry_out(self.kube, self.store, plan, observed, ctx.uid, costs)
-        verdicts = report.report(ctx, plan, observed, failures, advice)
+            costs = deletion_costs(ctx.namespace, plan, observed, recommendation)
+            failures = await apply_plan(self.kube, self.store, plan, observed, ctx.uid, costs)
+        updates = report.report(ctx, plan, observed, failures, recommendation)
         generation, before = live["metadata"]["generation"], live.get("status", {})
-        status = status_of(ctx, plan, observed, verdicts, advice, generation, before, _now())
-        await self._put_status(live, status, verdicts)
+        status = status_of(ctx, plan, observed, updates, recommendation, generation, before, _now())
+        await self._put_status(live, status, updates)
         await self._put_scaler_statuses(scaler_statuses(ctx, observed))
         growing = any(v.ready < v.desired for v in report.role_views(ctx, plan, observed).values())
-        return self._come_back(key, verdicts, failures, growing)
+        return self._requeue(key, updates, failures, growing)
 
     def _forget(self, key: Key) -> None:
         self.last_write.pop(key, None)
@@ -149,9 +149,11 @@ class Controller:
         writes = repair_plan(ctx, observed)
         if writes and not ctx.spec.paused and not await self._is_stale(live):
             plan = Plan(desired=writes, engines=(), rollout=Rollout({}, {}, ""), write=writes)
-            await carry_out(self.kube, self.store, plan, observed, ctx.uid)
+            await apply_plan(self.kube, self.store, plan, observed, ctx.uid)
 
-    def _come_back(self, key: Key, verdicts: Sequence[Verdict], failures: Sequence[Failure], growing: bool) -> bool:
+    def _requeue(
+        self, key: Key, updates: Sequence[ConditionUpdate], failures: Sequence[Failure], growing: bool
+    ) -> bool:
         if failures:
             first = failures[0]
             text = "%s/%s: %d children could not be written; the first: %s %s: %s"
@@ -160,7 +162,7 @@ class Controller:
             self.queue.failed(key)
             return False
         self.queue.done(key)
-        told = {(v.type, v.status.value) for v in verdicts}
+        told = {(v.type, v.status.value) for v in updates}
         settled = not growing and {("Ready", "True"), ("Reconciling", "False")} <= told
         pause = REFUSED_SECONDS if failures else self.resync_seconds if settled else PENDING_SECONDS
         self.queue.add_after(key, pause)
@@ -177,17 +179,17 @@ class Controller:
         now = fresh["metadata"]
         return (now["uid"], now["generation"]) != (meta["uid"], meta["generation"]) or "deletionTimestamp" in now
 
-    async def _write_conditions(self, live: Manifest, verdicts: Sequence[Verdict]) -> None:
+    async def _write_conditions(self, live: Manifest, updates: Sequence[ConditionUpdate]) -> None:
         """Where the spec cannot be read there is nothing else to say: the rest stays as it was."""
         generation, before = live["metadata"]["generation"], live.get("status", {})
-        fresh = [c.to_json() for c in conditions(verdicts, generation, before, _now())]
-        await self._put_status(live, {**before, "conditions": fresh, "observedGeneration": generation}, verdicts)
+        fresh = [c.to_json() for c in conditions(updates, generation, before, _now())]
+        await self._put_status(live, {**before, "conditions": fresh, "observedGeneration": generation}, updates)
 
-    async def _put_status(self, live: Manifest, status: Manifest, verdicts: Sequence[Verdict]) -> None:
+    async def _put_status(self, live: Manifest, status: Manifest, updates: Sequence[ConditionUpdate]) -> None:
         before, meta = live.get("status", {}), live["metadata"]
         key = (meta["namespace"], meta["name"])
         since = time.monotonic() - self.last_write.get(key, -math.inf)
-        if not is_news(before, status, since):
+        if not should_write(before, status, since):
             if status != before and since < FIGURES_SECONDS:
                 self.queue.add_after(key, FIGURES_SECONDS - since + 0.1)  # what is held back now is not forgotten
             return
@@ -200,14 +202,14 @@ class Controller:
                 raise
             return
         self.last_write[key] = time.monotonic()
-        told = [verdict_event(live, v, _now()) for v in news(verdicts, before) if self._is_due(key, v)]
+        told = [condition_event(live, v, _now()) for v in news(updates, before) if self._is_due(key, v)]
         await self._tell(live, [*told, *(decision_event(live, d, _now()) for d in fresh_decisions(before, status))])
 
-    def _is_due(self, key: Key, verdict: Verdict) -> bool:
+    def _is_due(self, key: Key, update: ConditionUpdate) -> bool:
         """The same Event about scaling is not made again and again."""
-        if verdict.type not in LIVE_CONDITIONS:
+        if update.type not in LIVE_CONDITIONS:
             return True
-        ref, now = (key, verdict.type, verdict.reason), time.monotonic()
+        ref, now = (key, update.type, update.reason), time.monotonic()
         due = now - self.told.get(ref, -math.inf) >= EVENT_SECONDS
         if due:
             self.told[ref] = now

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from phasewise_operator.api.status import ConditionStatus, ScalingDecision
 from phasewise_operator.kinds import EVENT, Manifest
-from phasewise_operator.reconcile.report import Verdict
+from phasewise_operator.reconcile.report import ConditionUpdate
 from phasewise_runtime import contract
 
 _HARMLESS = ("ReplicasStarting", "Unschedulable", "NoRouter")
 """Reasons for not being ready that pass by themselves."""
 
 
-def verdict_event(live: Manifest, verdict: Verdict, now: str) -> Manifest:
-    holds = verdict.status is ConditionStatus.TRUE
-    good = holds == (verdict.type in ("Ready", "ScalingActive"))
-    return _event(live, "Reconcile", verdict.reason, verdict.message, good or verdict.reason in _HARMLESS, now)
+def condition_event(live: Manifest, update: ConditionUpdate, now: str) -> Manifest:
+    holds = update.status is ConditionStatus.TRUE
+    good = holds == (update.type in ("Ready", "ScalingActive"))
+    return _event(live, "Reconcile", update.reason, update.message, good or update.reason in _HARMLESS, now)
 
 
 def decision_event(live: Manifest, decision: ScalingDecision, now: str) -> Manifest:

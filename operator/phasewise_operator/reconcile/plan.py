@@ -11,14 +11,14 @@ from phasewise_operator import render
 from phasewise_operator.api.spec import ScalingMode
 from phasewise_operator.kinds import DEPLOYMENT, POOL_SCALER, SERVICE_ACCOUNT, Manifest
 from phasewise_operator.observed import Observed
-from phasewise_operator.reconcile.owned import extract, owned_fields, owns
+from phasewise_operator.reconcile.managed_fields import extract, owned_fields, owns
 from phasewise_operator.reconcile.sizes import pool_sizes
 from phasewise_operator.render.context import Context, RenderError, gpus_per_replica
 from phasewise_operator.render.engine import EngineTemplate, engine_deployment, engine_template
 from phasewise_operator.render.scaler import pool_scaler, scaler_name
 from phasewise_operator.render.stamp import digest
-from phasewise_operator.rollout import Rollout, Running, Wanted, plan_rollout
-from phasewise_operator.scaling.state import NO_ADVICE, Advice, Verdict
+from phasewise_operator.rollout import DesiredRevision, Rollout, RunningRevision, plan_rollout
+from phasewise_operator.scaling.types import NO_RECOMMENDATION, Recommendation, SizeDecision
 from phasewise_runtime import contract
 
 
@@ -27,7 +27,7 @@ class Plan:
     desired: tuple[Manifest, ...]
     engines: tuple[EngineTemplate, ...]
     rollout: Rollout
-    sizes: Mapping[str, Verdict] = field(default_factory=dict[str, Verdict])
+    sizes: Mapping[str, SizeDecision] = field(default_factory=dict[str, SizeDecision])
     """Size of each pool as a whole, and why, by role."""
     create: tuple[Manifest, ...] = ()
     """Made once, whole, and then applied without the field that is somebody else's from the start."""
@@ -37,12 +37,12 @@ class Plan:
     """Live children that are not desired."""
 
 
-def make_plan(ctx: Context, observed: Observed, advice: Advice = NO_ADVICE) -> Plan:
+def make_plan(ctx: Context, observed: Observed, recommendation: Recommendation = NO_RECOMMENDATION) -> Plan:
     """Raises RenderError where the spec cannot be rendered."""
     engines = tuple(engine_template(ctx, role) for role in ctx.pools)
-    sizes = pool_sizes(ctx, observed, advice)
+    sizes = pool_sizes(ctx, observed, recommendation)
     rollout = plan_rollout(_wanted(ctx, engines, sizes), _running(observed), ctx.spec.scaling.gpu_budget)
-    current = [engine_deployment(ctx, e, rollout.current[e.role], sizes[e.role].wanted) for e in engines]
+    current = [engine_deployment(ctx, e, rollout.current[e.role], sizes[e.role].desired) for e in engines]
     create, scalers = _pool_scalers(ctx, observed, sizes)
     desired = (*_constant_children(ctx, observed), *scalers, *current, *_old_deployments(observed, rollout))
     names = {_ref(m) for m in desired}
@@ -89,15 +89,17 @@ def _renewed_account(ctx: Context, observed: Observed) -> str | None:
     return account["metadata"]["uid"] if is_later else None
 
 
-def _wanted(ctx: Context, engines: Sequence[EngineTemplate], sizes: Mapping[str, Verdict]) -> list[Wanted]:
+def _wanted(
+    ctx: Context, engines: Sequence[EngineTemplate], sizes: Mapping[str, SizeDecision]
+) -> list[DesiredRevision]:
     return [
-        Wanted(e.role, e.revision, e.fingerprint, sizes[e.role].wanted, gpus_per_replica(ctx.pools[e.role]))
+        DesiredRevision(e.role, e.revision, e.fingerprint, sizes[e.role].desired, gpus_per_replica(ctx.pools[e.role]))
         for e in engines
     ]
 
 
 def _pool_scalers(
-    ctx: Context, observed: Observed, sizes: Mapping[str, Verdict]
+    ctx: Context, observed: Observed, sizes: Mapping[str, SizeDecision]
 ) -> tuple[tuple[Manifest, ...], tuple[Manifest, ...]]:
     """Those that are to be made, with the size that runs now, and those that are kept; none but in mode External."""
     if ctx.spec.scaling.mode is not ScalingMode.EXTERNAL:
@@ -105,23 +107,23 @@ def _pool_scalers(
     missing = [role for role in ctx.pools if observed.child(POOL_SCALER, scaler_name(ctx, role)) is None]
     create = [pool_scaler(ctx, role) for role in missing]
     for role, manifest in zip(missing, create, strict=True):
-        manifest["spec"]["replicas"] = sizes[role].wanted
+        manifest["spec"]["replicas"] = sizes[role].desired
     return tuple(create), tuple(pool_scaler(ctx, role) for role in ctx.pools if role not in missing)
 
 
-def _running(observed: Observed) -> list[Running]:
+def _running(observed: Observed) -> list[RunningRevision]:
     """Every revision that has a Deployment or still has pods: draining ones hold their GPUs."""
     pods = [p for p in observed.pods if p.role in contract.ENGINE_ROLES]
     count = Counter((p.role, p.revision) for p in pods)
     found = {
-        (w.role, w.revision): Running(
+        (w.role, w.revision): RunningRevision(
             w.role, w.revision, w.fingerprint, w.replicas, w.ready, count[w.role, w.revision], w.gpus, w.served
         )
         for w in observed.workloads
         if w.role in contract.ENGINE_ROLES
     }
     for p in pods:
-        left = Running(p.role, p.revision, "", 0, 0, count[p.role, p.revision], p.gpus, served=False)
+        left = RunningRevision(p.role, p.revision, "", 0, 0, count[p.role, p.revision], p.gpus, served=False)
         found.setdefault((p.role, p.revision), left)
     return list(found.values())
 

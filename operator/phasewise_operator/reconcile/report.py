@@ -1,10 +1,10 @@
-"""From what was planned and observed to verdicts: conditions that have no times yet. Pure; status.py goes on from here.
+"""From what was planned and observed to updates: conditions that have no times yet. Pure; status.py goes on from here.
 
 | condition     | True                                    | False                           | absent or Unknown     |
 |---------------|-----------------------------------------|---------------------------------|-----------------------|
 | ModelReady    | an engine pod of this revision is ready | an engine said why it cannot    | Unknown: still loading|
 | PrefillReady, | at least replicas.min pods are ready,   | fewer; the reason is the pods'  | Prefill: absent where |
-| DecodeReady,  | and one where any is wanted             |                                 | there is no such pool |
+| DecodeReady,  | and one where any is desired             |                                 | there is no such pool |
 | RouterReady   | (of the router: all)                    |                                 |                       |
 | KVTransfer-    | the last hand-over of every prefill pod | prefill gave no KV parameters,  | Unknown: no request   |
 | Ready         | that had one led to a first token       | or the fingerprints differ      | yet; absent: no P/D   |
@@ -26,9 +26,9 @@ from phasewise_operator.api.spec import ScalingMode
 from phasewise_operator.api.status import ConditionStatus
 from phasewise_operator.observed import Failure, Observed, Workload
 from phasewise_operator.reconcile.plan import Plan
-from phasewise_operator.reconcile.trouble import Trouble, trouble_of
+from phasewise_operator.reconcile.pod_problems import PodProblem, pod_problem
 from phasewise_operator.render.context import Context
-from phasewise_operator.scaling.state import NO_ADVICE, Advice
+from phasewise_operator.scaling.types import NO_RECOMMENDATION, Recommendation
 from phasewise_runtime import contract
 
 MEASURED = "Measured"
@@ -37,7 +37,7 @@ TITLES = {contract.PREFILL: "PrefillReady", contract.DECODE: "DecodeReady", cont
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ConditionUpdate:
     """A condition before it has times."""
 
     type: str
@@ -48,7 +48,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class RoleView:
-    """One role as it stands: wanted and ready counts, and what keeps it."""
+    """One role as it stands: desired and ready counts, and what keeps it."""
 
     role: str
     desired: int
@@ -58,37 +58,41 @@ class RoleView:
     ready: int
     """Of all revisions: what serves."""
     current: int
-    """Ready at the wanted revision, with every pod of the newest template."""
+    """Ready at the desired revision, with every pod of the newest template."""
     pending: int
-    trouble: Trouble | None
+    problem: PodProblem | None
 
 
 def report(
-    ctx: Context, plan: Plan, observed: Observed, failures: Sequence[Failure], advice: Advice = NO_ADVICE
-) -> list[Verdict]:
+    ctx: Context,
+    plan: Plan,
+    observed: Observed,
+    failures: Sequence[Failure],
+    recommendation: Recommendation = NO_RECOMMENDATION,
+) -> list[ConditionUpdate]:
     views = list(role_views(ctx, plan, observed).values())
-    roles = [_role_verdict(v) for v in views]
-    model = _model_verdict(ctx, views)
+    roles = [_role_condition(v) for v in views]
+    model = _model_condition(ctx, views)
     stalled = _stalled(views, failures)
     settled = not plan.rollout.reason and all(v.current >= v.needed for v in views) and not failures
-    kv = [_kv_verdict(plan, observed, advice)] if ctx.disaggregated else []
+    kv = [_kv_condition(plan, observed, recommendation)] if ctx.disaggregated else []
     return [
         _ready([*roles, *kv], stalled),
         model,
         *roles,
         *kv,
-        *scaling_verdicts(ctx, plan),
+        *scaling_conditions(ctx, plan),
         _reconciling(ctx, plan, settled, stalled, views),
         stalled,
     ]
 
 
-def refused(reason: str, message: str) -> list[Verdict]:
+def refused(reason: str, message: str) -> list[ConditionUpdate]:
     """Conditions of a spec that cannot be acted on: what runs is left as it is."""
     return [
-        Verdict("Ready", ConditionStatus.FALSE, reason, message),
-        Verdict("Reconciling", ConditionStatus.FALSE, reason, "waits for a spec that can be acted on"),
-        Verdict("Stalled", ConditionStatus.TRUE, reason, message),
+        ConditionUpdate("Ready", ConditionStatus.FALSE, reason, message),
+        ConditionUpdate("Reconciling", ConditionStatus.FALSE, reason, "waits for a spec that can be acted on"),
+        ConditionUpdate("Stalled", ConditionStatus.TRUE, reason, message),
     ]
 
 
@@ -104,18 +108,18 @@ def _engine_view(ctx: Context, plan: Plan, observed: Observed, role: str, revisi
     workload = next((w for w in observed.workloads if w.role == role and w.revision == revision), None)
     desired = plan.rollout.current[role]
     needed = min(desired, max(1, ctx.pools[role].replicas.min))
-    trouble = trouble_of(mine) or _creation_trouble(workload)
+    problem = pod_problem(mine) or _creation_problem(workload)
     ready = sum(p.ready for p in pods)
-    return RoleView(role, desired, needed, ready, _current(workload), sum(not p.ready for p in pods), trouble)
+    return RoleView(role, desired, needed, ready, _current(workload), sum(not p.ready for p in pods), problem)
 
 
 def _router_view(ctx: Context, observed: Observed) -> RoleView:
     pods = [p for p in observed.pods if p.role == contract.ROUTER and not p.deleting]
     workload = next((w for w in observed.workloads if w.role == contract.ROUTER), None)
-    trouble = trouble_of(pods) or _creation_trouble(workload)
+    problem = pod_problem(pods) or _creation_problem(workload)
     ready = sum(p.ready for p in pods)
     desired, pending = ctx.spec.router.replicas, sum(not p.ready for p in pods)
-    return RoleView(contract.ROUTER, desired, desired, ready, _current(workload), pending, trouble)
+    return RoleView(contract.ROUTER, desired, desired, ready, _current(workload), pending, problem)
 
 
 def _current(workload: Workload | None) -> int:
@@ -123,102 +127,120 @@ def _current(workload: Workload | None) -> int:
     return min(workload.ready, workload.updated) if workload and workload.observed else 0
 
 
-def _creation_trouble(workload: Workload | None) -> Trouble | None:
+def _creation_problem(workload: Workload | None) -> PodProblem | None:
     if workload is None or not workload.replica_failure:
         return None
-    return Trouble("PodsRefused", f"pods of {workload.name} cannot be created: {workload.replica_failure}", stalls=True)
+    return PodProblem(
+        "PodsRefused", f"pods of {workload.name} cannot be created: {workload.replica_failure}", stalls=True
+    )
 
 
-def _role_verdict(view: RoleView) -> Verdict:
+def _role_condition(view: RoleView) -> ConditionUpdate:
     title = TITLES[view.role]
     count = f"{view.ready} of {view.desired} replicas are ready"
     if view.desired == 0:
-        return Verdict(title, ConditionStatus.FALSE, "ScaledToZero", "no replica is wanted")
+        return ConditionUpdate(title, ConditionStatus.FALSE, "ScaledToZero", "no replica is desired")
     if view.ready >= view.needed:
-        return Verdict(title, ConditionStatus.TRUE, "ReplicasReady", count)
-    if view.trouble:
-        return Verdict(title, ConditionStatus.FALSE, view.trouble.reason, view.trouble.message)
-    return Verdict(title, ConditionStatus.FALSE, "ReplicasStarting", count)
+        return ConditionUpdate(title, ConditionStatus.TRUE, "ReplicasReady", count)
+    if view.problem:
+        return ConditionUpdate(title, ConditionStatus.FALSE, view.problem.reason, view.problem.message)
+    return ConditionUpdate(title, ConditionStatus.FALSE, "ReplicasStarting", count)
 
 
-def _model_verdict(ctx: Context, views: Sequence[RoleView]) -> Verdict:
+def _model_condition(ctx: Context, views: Sequence[RoleView]) -> ConditionUpdate:
     engines = [v for v in views if v.role != contract.ROUTER]
     if any(v.current > 0 for v in engines):
-        return Verdict("ModelReady", ConditionStatus.TRUE, "Loaded", f"{ctx.spec.model.uri} is loaded")
-    trouble = next((v.trouble for v in engines if v.trouble and v.trouble.reason.startswith("Model")), None)
-    if trouble:
-        return Verdict("ModelReady", ConditionStatus.FALSE, trouble.reason, trouble.message)
-    return Verdict("ModelReady", ConditionStatus.UNKNOWN, "Loading", f"no engine has loaded {ctx.spec.model.uri} yet")
+        return ConditionUpdate("ModelReady", ConditionStatus.TRUE, "Loaded", f"{ctx.spec.model.uri} is loaded")
+    problem = next((v.problem for v in engines if v.problem and v.problem.reason.startswith("Model")), None)
+    if problem:
+        return ConditionUpdate("ModelReady", ConditionStatus.FALSE, problem.reason, problem.message)
+    return ConditionUpdate(
+        "ModelReady", ConditionStatus.UNKNOWN, "Loading", f"no engine has loaded {ctx.spec.model.uri} yet"
+    )
 
 
-def _kv_verdict(plan: Plan, observed: Observed, advice: Advice) -> Verdict:
+def _kv_condition(plan: Plan, observed: Observed, recommendation: Recommendation) -> ConditionUpdate:
     title = "KVTransferReady"
     if len({e.fingerprint for e in plan.engines}) > 1:
         text = (
             "prefill and decode cannot read each other's KV cache: make image, args and environment equal in both pools"
         )
-        return Verdict(title, ConditionStatus.FALSE, "FingerprintsDiffer", text)
+        return ConditionUpdate(title, ConditionStatus.FALSE, "FingerprintsDiffer", text)
     names = {p.name for p in observed.pods if p.role == contract.PREFILL and not p.deleting}
-    failed, good = sorted(advice.kv_failed & names), advice.kv_good & names
+    failed, good = sorted(recommendation.kv_failed & names), recommendation.kv_good & names
     if failed:
         text = f"{failed[0]} answers without KV parameters, so that decode computes its prompts again: see its log"
-        return Verdict(title, ConditionStatus.FALSE, "KVParametersMissing", text)
+        return ConditionUpdate(title, ConditionStatus.FALSE, "KVParametersMissing", text)
     if good:
-        return Verdict(title, ConditionStatus.TRUE, "Transferred", "the last hand-over of every prefill pod worked")
-    return Verdict(title, ConditionStatus.UNKNOWN, "NoTraffic", "no request has gone through both pools yet")
+        return ConditionUpdate(
+            title, ConditionStatus.TRUE, "Transferred", "the last hand-over of every prefill pod worked"
+        )
+    return ConditionUpdate(title, ConditionStatus.UNKNOWN, "NoTraffic", "no request has gone through both pools yet")
 
 
-def _stalled(views: Sequence[RoleView], failures: Sequence[Failure]) -> Verdict:
+def _stalled(views: Sequence[RoleView], failures: Sequence[Failure]) -> ConditionUpdate:
     refusal = next((f for f in failures if f.refused or f.reason == "NameConflict"), None)
     if refusal:
         text = f"{refusal.kind} {refusal.name}: {refusal.message}"
-        return Verdict("Stalled", ConditionStatus.TRUE, refusal.reason, text)
-    trouble = next((v.trouble for v in views if v.trouble and v.trouble.stalls), None)
-    if trouble:
-        return Verdict("Stalled", ConditionStatus.TRUE, trouble.reason, trouble.message)
-    return Verdict("Stalled", ConditionStatus.FALSE, "Progressing", "nothing waits for a person")
+        return ConditionUpdate("Stalled", ConditionStatus.TRUE, refusal.reason, text)
+    problem = next((v.problem for v in views if v.problem and v.problem.stalls), None)
+    if problem:
+        return ConditionUpdate("Stalled", ConditionStatus.TRUE, problem.reason, problem.message)
+    return ConditionUpdate("Stalled", ConditionStatus.FALSE, "Progressing", "nothing waits for a person")
 
 
-def _reconciling(ctx: Context, plan: Plan, settled: bool, stalled: Verdict, views: Sequence[RoleView]) -> Verdict:
+def _reconciling(
+    ctx: Context, plan: Plan, settled: bool, stalled: ConditionUpdate, views: Sequence[RoleView]
+) -> ConditionUpdate:
     if ctx.spec.paused:
-        return Verdict("Reconciling", ConditionStatus.FALSE, "Paused", "spec.paused is true: nothing is changed")
+        return ConditionUpdate(
+            "Reconciling", ConditionStatus.FALSE, "Paused", "spec.paused is true: nothing is changed"
+        )
     if settled:
-        return Verdict("Reconciling", ConditionStatus.FALSE, "Reconciled", "what runs is what the spec asks for")
+        return ConditionUpdate(
+            "Reconciling", ConditionStatus.FALSE, "Reconciled", "what runs is what the spec asks for"
+        )
     if stalled.status is ConditionStatus.TRUE:
-        return Verdict("Reconciling", ConditionStatus.FALSE, stalled.reason, "stalled: see the condition Stalled")
+        return ConditionUpdate(
+            "Reconciling", ConditionStatus.FALSE, stalled.reason, "stalled: see the condition Stalled"
+        )
     waits = ", ".join(f"{v.role} {v.current} of {v.needed}" for v in views if v.current < v.needed)
     text = plan.rollout.reason or f"waiting for replicas of the newest spec: {waits}"
-    trouble = next((v.trouble for v in views if v.trouble), None)
-    if trouble:
+    problem = next((v.problem for v in views if v.problem), None)
+    if problem:
         hint = "; free capacity, or set spec.scaling.gpuBudget so that the old revision goes first"
-        text += f"; {trouble.reason}: {trouble.message}{hint if trouble.reason == 'Unschedulable' else ''}"
-    return Verdict("Reconciling", ConditionStatus.TRUE, "RollingOut" if plan.rollout.reason else "Progressing", text)
+        text += f"; {problem.reason}: {problem.message}{hint if problem.reason == 'Unschedulable' else ''}"
+    return ConditionUpdate(
+        "Reconciling", ConditionStatus.TRUE, "RollingOut" if plan.rollout.reason else "Progressing", text
+    )
 
 
-def _ready(parts: Sequence[Verdict], stalled: Verdict) -> Verdict:
+def _ready(parts: Sequence[ConditionUpdate], stalled: ConditionUpdate) -> ConditionUpdate:
     """The sub-condition's own reason goes up, so that one look tells why."""
     missing = [p for p in parts if p.status is ConditionStatus.FALSE]
     if not missing:
-        return Verdict("Ready", ConditionStatus.TRUE, "Serving", "all pools and the router are ready")
+        return ConditionUpdate("Ready", ConditionStatus.TRUE, "Serving", "all pools and the router are ready")
     if stalled.status is ConditionStatus.TRUE:
-        return Verdict("Ready", ConditionStatus.FALSE, stalled.reason, stalled.message)
+        return ConditionUpdate("Ready", ConditionStatus.FALSE, stalled.reason, stalled.message)
     first = missing[0]
-    return Verdict("Ready", ConditionStatus.FALSE, first.reason, f"{first.type}: {first.message}")
+    return ConditionUpdate("Ready", ConditionStatus.FALSE, first.reason, f"{first.type}: {first.message}")
 
 
-def scaling_verdicts(ctx: Context, plan: Plan) -> list[Verdict]:
+def scaling_conditions(ctx: Context, plan: Plan) -> list[ConditionUpdate]:
     """Who sizes the pools and whether it can; the message has each pool's reason."""
     mode, sizes = ctx.spec.scaling.mode, plan.sizes
     told = "; ".join(f"{role}: {size.message}" for role, size in sizes.items())
     unknown = next((size for size in sizes.values() if not size.known), None)
     limited = next((size for size in sizes.values() if size.limit), None)
     if mode is ScalingMode.MANUAL:
-        active = Verdict("ScalingActive", ConditionStatus.FALSE, "Manual", "scaling.mode is Manual: replicas.min")
+        active = ConditionUpdate(
+            "ScalingActive", ConditionStatus.FALSE, "Manual", "scaling.mode is Manual: replicas.min"
+        )
     elif unknown:
-        active = Verdict("ScalingActive", ConditionStatus.FALSE, unknown.reason, f"the pools are held: {told}")
+        active = ConditionUpdate("ScalingActive", ConditionStatus.FALSE, unknown.reason, f"the pools are held: {told}")
     else:
         reason = "External" if mode is ScalingMode.EXTERNAL else MEASURED
-        active = Verdict("ScalingActive", ConditionStatus.TRUE, reason, told)
+        active = ConditionUpdate("ScalingActive", ConditionStatus.TRUE, reason, told)
     if limited:
-        return [active, Verdict("ScalingLimited", ConditionStatus.TRUE, limited.limit, told)]
-    return [active, Verdict("ScalingLimited", ConditionStatus.FALSE, "WithinBounds", "no bound is in the way")]
+        return [active, ConditionUpdate("ScalingLimited", ConditionStatus.TRUE, limited.limit, told)]
+    return [active, ConditionUpdate("ScalingLimited", ConditionStatus.FALSE, "WithinBounds", "no bound is in the way")]

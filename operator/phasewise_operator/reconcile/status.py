@@ -1,6 +1,6 @@
-"""From verdicts to the status that is written, and to what is worth an Event. Pure; `now` is an argument.
+"""From updates to the status that is written, and to what is worth an Event. Pure; `now` is an argument.
 
-A status that differs in measured figures alone is written only now and then: see `is_news`.
+A status that differs in measured figures alone is written only now and then: see `should_write`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ from phasewise_operator.api.status import (
 from phasewise_operator.kinds import POOL_SCALER, Manifest
 from phasewise_operator.observed import Observed
 from phasewise_operator.reconcile.plan import Plan
-from phasewise_operator.reconcile.report import MEASURED, Verdict, role_views
+from phasewise_operator.reconcile.report import MEASURED, ConditionUpdate, role_views
 from phasewise_operator.render.context import Context
 from phasewise_operator.render.router import service_url
 from phasewise_operator.render.scaler import scaler_name, scaler_status
-from phasewise_operator.scaling import state as scaling
-from phasewise_operator.scaling.policy.trust import NO_SIGNAL
-from phasewise_operator.scaling.state import FIGURES_SECONDS, Advice, Latency
+from phasewise_operator.scaling.policy.data_quality import NO_SIGNAL
+from phasewise_operator.scaling.types import FIGURES_SECONDS, Latency, Recommendation, SizeDecision
 from phasewise_runtime import contract
 
 DECISIONS: Final = 5
@@ -46,8 +45,8 @@ def status_of(
     ctx: Context,
     plan: Plan,
     observed: Observed,
-    verdicts: Sequence[Verdict],
-    advice: Advice,
+    updates: Sequence[ConditionUpdate],
+    recommendation: Recommendation,
     generation: int,
     before: Manifest,
     now: str,
@@ -67,10 +66,10 @@ def status_of(
         )
         for role, v in views.items()
     }
-    slo, signals, known = ctx.spec.slo, advice.signals, before.get("slo", {})
+    slo, signals, known = ctx.spec.slo, recommendation.signals, before.get("slo", {})
     status = InferenceServiceStatus(
         observed_generation=generation,
-        conditions=conditions(verdicts, generation, before, now),
+        conditions=conditions(updates, generation, before, now),
         url=service_url(ctx),
         model=ModelStatus(name=ctx.model_name),
         revision="-".join(revisions.values()),
@@ -87,46 +86,46 @@ def status_of(
     return status.to_json()
 
 
-def conditions(verdicts: Sequence[Verdict], generation: int, before: Manifest, now: str) -> list[Condition]:
+def conditions(updates: Sequence[ConditionUpdate], generation: int, before: Manifest, now: str) -> list[Condition]:
     known = {c["type"]: c for c in before.get("conditions", [])}
-    kept = [name for name in LIVE_CONDITIONS if name in known] if _is_too_early(verdicts) else []
+    kept = [name for name in LIVE_CONDITIONS if name in known] if _is_too_early(updates) else []
     return [
         Condition.model_validate(known[v.type]) if v.type in kept else _condition(v, known.get(v.type), generation, now)
-        for v in verdicts
+        for v in updates
     ]
 
 
-def _condition(verdict: Verdict, before: Manifest | None, generation: int, now: str) -> Condition:
-    same = before is not None and before["status"] == verdict.status.value
+def _condition(update: ConditionUpdate, before: Manifest | None, generation: int, now: str) -> Condition:
+    same = before is not None and before["status"] == update.status.value
     return Condition(
-        type=verdict.type,
-        status=verdict.status,
-        reason=verdict.reason,
-        message=verdict.message,
+        type=update.type,
+        status=update.status,
+        reason=update.reason,
+        message=update.message,
         observed_generation=generation,
         last_transition_time=before["lastTransitionTime"] if before and same else now,
     )
 
 
-def news(verdicts: Sequence[Verdict], before: Manifest) -> list[Verdict]:
+def news(updates: Sequence[ConditionUpdate], before: Manifest) -> list[ConditionUpdate]:
     """Verdicts worth an Event: Ready, Stalled or what scaling can do changed, or the reason for it."""
     known = {c["type"]: (c["status"], c["reason"]) for c in before.get("conditions", [])}
-    told = [v for v in verdicts if v.type in ("Ready", "Stalled", *LIVE_CONDITIONS)]
-    if _is_too_early(verdicts):
+    told = [v for v in updates if v.type in ("Ready", "Stalled", *LIVE_CONDITIONS)]
+    if _is_too_early(updates):
         told = [v for v in told if v.type not in LIVE_CONDITIONS]
     return [v for v in told if known.get(v.type) != (v.status.value, v.reason) and _is_told(v, v.type in known)]
 
 
-def _is_too_early(verdicts: Sequence[Verdict]) -> bool:
+def _is_too_early(updates: Sequence[ConditionUpdate]) -> bool:
     """The loop has just begun to look: what was said of scaling before holds until it knows, in a few seconds."""
-    return any(v.type == "ScalingActive" and v.reason == NO_SIGNAL for v in verdicts)
+    return any(v.type == "ScalingActive" and v.reason == NO_SIGNAL for v in updates)
 
 
-def _is_told(verdict: Verdict, known: bool) -> bool:
+def _is_told(update: ConditionUpdate, known: bool) -> bool:
     """Of a condition that appears only what is not as it should be; that nothing is in scaling's way is no news."""
-    if verdict.type == "ScalingActive":
+    if update.type == "ScalingActive":
         return known
-    return verdict.type == "Ready" or verdict.status is ConditionStatus.TRUE or (known and verdict.type == "Stalled")
+    return update.type == "Ready" or update.status is ConditionStatus.TRUE or (known and update.type == "Stalled")
 
 
 def _measure(target: Duration, latency: Latency | None, before: Manifest, now: str) -> SloMeasure:
@@ -152,15 +151,17 @@ def decisions(plan: Plan, before: Manifest, now: str) -> list[ScalingDecision]:
     fresh: list[ScalingDecision] = []
     for role, size in plan.sizes.items():
         last = next((d.to for d in known if d.role == role), before.get(role, {}).get("desired"))
-        if last is not None and last != size.wanted:
+        if last is not None and last != size.desired:
             reason, message = _why(size)
             fresh.append(
-                ScalingDecision(time=now, role=role, before=last, to=size.wanted, reason=reason, message=message[:1024])
+                ScalingDecision(
+                    time=now, role=role, before=last, to=size.desired, reason=reason, message=message[:1024]
+                )
             )
     return _last([*fresh, *known])
 
 
-def _why(size: scaling.Verdict) -> tuple[str, str]:
+def _why(size: SizeDecision) -> tuple[str, str]:
     """Of a size that is held only a bound can have moved it now; else it is the status that comes late."""
     if size.known:
         return size.reason, size.message
@@ -188,13 +189,13 @@ def scaler_statuses(ctx: Context, observed: Observed) -> list[Manifest]:
         live = observed.child(POOL_SCALER, scaler_name(ctx, role))
         if live is not None:
             pods = sum(p.role == role and not p.deleting for p in observed.pods)
-            wanted = scaler_status(ctx, role, live, pods)
-            if live.get("status") != wanted["status"]:
-                found.append(wanted)
+            desired = scaler_status(ctx, role, live, pods)
+            if live.get("status") != desired["status"]:
+                found.append(desired)
     return found
 
 
-def is_news(before: Manifest, after: Manifest, since: float) -> bool:
+def should_write(before: Manifest, after: Manifest, since: float) -> bool:
     """Whether a status is worth a write, `since` seconds after the last one.
 
     Anything but measured figures is at once; these when they have moved, or when what is said of them has changed.

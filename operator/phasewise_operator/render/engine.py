@@ -73,10 +73,10 @@ def engine_template(ctx: Context, role: str) -> EngineTemplate:
     return EngineTemplate(role, revision, fingerprint, template)
 
 
-def engine_deployment(ctx: Context, engine: EngineTemplate, replicas: int, wanted: int) -> Manifest:
+def engine_deployment(ctx: Context, engine: EngineTemplate, replicas: int, desired: int) -> Manifest:
     """One Deployment for one role and revision. Its own rolling update serves operator upgrades only.
 
-    `wanted` is the size of the whole pool, which a rollout may give this revision in part."""
+    `desired` is the size of the whole pool, which a rollout may give this revision in part."""
     spec = {
         "replicas": replicas,
         "revisionHistoryLimit": 1,
@@ -88,7 +88,7 @@ def engine_deployment(ctx: Context, engine: EngineTemplate, replicas: int, wante
     kept = (contract.LABEL_REVISION, contract.LABEL_FINGERPRINT, contract.LABEL_GPUS)
     labels = {name: engine.template["metadata"]["labels"][name] for name in kept}
     name = ctx.child_name(engine.role, engine.revision)
-    size = {contract.ANNOTATION_DESIRED: str(wanted)}
+    size = {contract.ANNOTATION_DESIRED: str(desired)}
     return stamp(ctx, DEPLOYMENT, name, engine.role, {"spec": spec}, labels, size)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from phasewise_operator.scaling.state import Pool, Signals, Verdict
+from phasewise_operator.scaling.types import PoolState, Signals, SizeDecision
 
 SERVICE = ("namespace", "service")
 
@@ -27,7 +27,7 @@ class ScalingMetrics:
         self._coverage = gauge("scaling_coverage", "Share of ready pods that could be read.", "role")
         self._known = gauge("scaling_known", "1 where enough is known of a pool to size it.", "role")
         self._limited = gauge("scaling_limited", "1 where a bound, budget or the scheduler is in the way.", "role")
-        self._replicas = gauge("pool_replicas", "Replicas of a pool: wanted, ready.", "role", "state")
+        self._replicas = gauge("pool_replicas", "Replicas of a pool: desired, ready.", "role", "state")
         self._gauges = (
             *(self._ttft, self._itl, self._attainment, self._part, self._arrivals),
             *(self._coverage, self._known, self._limited, self._replicas),
@@ -45,7 +45,12 @@ class ScalingMetrics:
         )
 
     def show(
-        self, namespace: str, service: str, pools: Sequence[Pool], signals: Signals, verdicts: Mapping[str, Verdict]
+        self,
+        namespace: str,
+        service: str,
+        pools: Sequence[PoolState],
+        signals: Signals,
+        decisions: Mapping[str, SizeDecision],
     ) -> None:
         """What is unknown has no series: a gauge that stays at its last value would look like a measurement."""
         who = (namespace, service)
@@ -59,11 +64,11 @@ class ScalingMetrics:
         _set(self._coverage, (*who, "router"), signals.routers.share)
         for pool in pools:
             seen = signals.pools.get(pool.role)
-            verdict = verdicts.get(pool.role)
+            decision = decisions.get(pool.role)
             _set(self._coverage, (*who, pool.role), seen.coverage.share if seen else None)
-            _set(self._known, (*who, pool.role), float(verdict.known) if verdict else None)
-            _set(self._limited, (*who, pool.role), float(bool(verdict.limit)) if verdict else None)
-            _set(self._replicas, (*who, pool.role, "wanted"), verdict.wanted if verdict else pool.wanted)
+            _set(self._known, (*who, pool.role), float(decision.known) if decision else None)
+            _set(self._limited, (*who, pool.role), float(bool(decision.limit)) if decision else None)
+            _set(self._replicas, (*who, pool.role, "desired"), decision.desired if decision else pool.desired)
             _set(self._replicas, (*who, pool.role, "ready"), pool.ready)
 
     def forget(self, namespace: str, service: str) -> None:

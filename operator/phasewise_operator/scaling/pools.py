@@ -9,15 +9,15 @@ from typing import Final
 from phasewise_operator.api.spec import Replicas
 from phasewise_operator.observed import Observed, PodView, Workload
 from phasewise_operator.render.context import Context, gpus_per_replica
-from phasewise_operator.scaling.state import Pool, Targets
+from phasewise_operator.scaling.types import PoolState, SloTargets
 
 DEFAULT_BATCH: Final = 256
 """vLLM's max-num-seqs where nothing is said, on most accelerators."""
 
 
-def targets_of(ctx: Context) -> Targets:
+def targets_of(ctx: Context) -> SloTargets:
     slo = ctx.spec.slo
-    return Targets(slo.ttft.seconds, slo.itl.seconds, slo.attainment / 100)
+    return SloTargets(slo.ttft.seconds, slo.itl.seconds, slo.attainment / 100)
 
 
 def highest(replicas: Replicas) -> int:
@@ -25,46 +25,46 @@ def highest(replicas: Replicas) -> int:
     return replicas.min if replicas.max is None else replicas.max
 
 
-def wanted_now(observed: Observed, role: str) -> int | None:
+def desired_now(observed: Observed, role: str) -> int | None:
     """Size that the pool was last given; None: it has no Deployment yet.
 
-    Read from the annotation: replicas are fewer while a rollout is under way, and may have been edited by hand.
+    Scrape from the annotation: replicas are fewer while a rollout is under way, and may have been edited by hand.
     """
     workloads = [w for w in observed.workloads if w.role == role]
     current = _current(observed, role)
     if current is not None:
-        return current.wanted
+        return current.desired
     return max((w.replicas for w in workloads), default=None)
 
 
 def _current(observed: Observed, role: str) -> Workload | None:
     """The revision that tells the size of the pool."""
-    told = [w for w in observed.workloads if w.role == role and w.wanted is not None]
+    told = [w for w in observed.workloads if w.role == role and w.desired is not None]
     return told[-1] if told else None
 
 
-def pools_of(ctx: Context, observed: Observed) -> list[Pool]:
+def pools_of(ctx: Context, observed: Observed) -> list[PoolState]:
     """Every pool of the spec, decode last."""
     return [_pool(ctx, observed, role) for role in ctx.pools]
 
 
-def _pool(ctx: Context, observed: Observed, role: str) -> Pool:
+def _pool(ctx: Context, observed: Observed, role: str) -> PoolState:
     spec = ctx.pools[role]
     pods = [p for p in observed.pods if p.role == role]
     staying = [p for p in pods if not p.deleting]
-    now = wanted_now(observed, role)
-    wanted = spec.replicas.min if now is None else now
+    now = desired_now(observed, role)
+    desired = spec.replicas.min if now is None else now
     gpus = gpus_per_replica(spec)
-    return Pool(
+    return PoolState(
         role=role,
         min=spec.replicas.min,
         max=highest(spec.replicas),
-        wanted=wanted,
+        desired=desired,
         ready=sum(p.ready for p in staying),
         unschedulable=sum(bool(p.unschedulable) for p in staying),
         gpus=gpus,
         batch=_batch(ctx),
-        gpus_beside=_gpus_beside(observed, role, pods, wanted),
+        gpus_beside=_gpus_beside(observed, role, pods, desired),
     )
 
 
@@ -73,8 +73,8 @@ def _batch(ctx: Context) -> int:
     return int(told) if told.isdecimal() else DEFAULT_BATCH
 
 
-def _gpus_beside(observed: Observed, role: str, pods: Sequence[PodView], wanted: int) -> int:
-    """GPUs of pods of the current revision beyond the wanted size, which are going, and of every other revision."""
+def _gpus_beside(observed: Observed, role: str, pods: Sequence[PodView], desired: int) -> int:
+    """GPUs of pods of the current revision beyond the desired size, which are going, and of every other revision."""
     current = _current(observed, role)
     mine = current.revision if current else None
     count = Counter(p.revision for p in pods)
@@ -83,5 +83,5 @@ def _gpus_beside(observed: Observed, role: str, pods: Sequence[PodView], wanted:
         count[workload.revision] = max(count[workload.revision], workload.replicas)
         each[workload.revision] = workload.gpus
     if mine is not None:
-        count[mine] = max(0, sum(p.revision == mine for p in pods) - wanted)
+        count[mine] = max(0, sum(p.revision == mine for p in pods) - desired)
     return sum(number * each.get(revision, 0) for revision, number in count.items())

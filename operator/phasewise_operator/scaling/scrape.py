@@ -18,8 +18,8 @@ import aiohttp
 from yarl import URL
 
 from phasewise_operator.scaling.signals import families
-from phasewise_operator.scaling.signals.history import Read, Target
-from phasewise_operator.scaling.signals.pages import Page, parse
+from phasewise_operator.scaling.signals.exposition import ParsedMetrics, parse
+from phasewise_operator.scaling.signals.history import Scrape, ScrapeTarget
 from phasewise_runtime import contract
 
 SECONDS: Final = 1.5
@@ -42,7 +42,7 @@ Reason: TypeAlias = Literal["timeout", "refused", "status", "too_large", "malfor
 
 
 @dataclass(frozen=True)
-class Unread:
+class ScrapeError:
     """Why a pod has no page this round."""
 
     reason: Reason
@@ -76,7 +76,7 @@ class Scraper:
         if self._session:
             await self._session.close()
 
-    async def scrape(self, targets: Iterable[Target]) -> dict[str, Read | Unread]:
+    async def scrape(self, targets: Iterable[ScrapeTarget]) -> dict[str, Scrape | ScrapeError]:
         """By uid, the page of each, stamped with time.monotonic(), or why there is none."""
         asked = list(targets)
         found = await asyncio.gather(*(self._read(target) for target in asked))
@@ -93,34 +93,36 @@ class Scraper:
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
             return None
 
-    async def _read(self, target: Target) -> Read | Unread:
+    async def _read(self, target: ScrapeTarget) -> Scrape | ScrapeError:
         try:
             body = await self._body(target)
         except TimeoutError:
-            return Unread("timeout", f"no whole page within {SECONDS:g} s")
+            return ScrapeError("timeout", f"no whole page within {SECONDS:g} s")
         except aiohttp.ClientPayloadError as error:
-            return Unread("malformed", f"the page is cut off: {error}")
+            return ScrapeError("malformed", f"the page is cut off: {error}")
         except (aiohttp.ClientConnectionError, OSError) as error:
-            return Unread("refused", str(error))
+            return ScrapeError("refused", str(error))
         except aiohttp.ClientError as error:
-            return Unread("malformed", f"not an answer over HTTP: {error}")
-        if isinstance(body, Unread):
+            return ScrapeError("malformed", f"not an answer over HTTP: {error}")
+        if isinstance(body, ScrapeError):
             return body
-        page = parse(body, families.wanted(target.role))
-        return Read(time.monotonic(), page) if isinstance(page, Page) else Unread("malformed", page.what)
+        page = parse(body, families.filter_for(target.role))
+        return (
+            Scrape(time.monotonic(), page) if isinstance(page, ParsedMetrics) else ScrapeError("malformed", page.what)
+        )
 
-    async def _body(self, target: Target) -> bytes | Unread:
+    async def _body(self, target: ScrapeTarget) -> bytes | ScrapeError:
         url = page_url(target.address, self._ports[target.role])
         async with self._open.get(url, allow_redirects=False) as answer:
             if answer.status != 200:
-                return Unread("status", f"HTTP status {answer.status}")
+                return ScrapeError("status", f"HTTP status {answer.status}")
             body = bytearray()
             async for part in answer.content.iter_any():
                 body += part
                 if len(body) > PAGE_BYTES:
                     # What is left must not be taken for the next answer on this connection.
                     answer.close()
-                    return Unread("too_large", f"more than {PAGE_BYTES} bytes")
+                    return ScrapeError("too_large", f"more than {PAGE_BYTES} bytes")
             return bytes(body)
 
     @property

@@ -6,7 +6,7 @@ import copy
 from typing import Any, cast
 
 import pytest
-from tests.operator.reconcile.small_api import KEY, Api, Apply, Loop
+from tests.operator.reconcile.fake_api import KEY, Api, Apply, Loop
 
 from phasewise_operator.kinds import INFERENCE_SERVICE
 from phasewise_operator.kube import Kube

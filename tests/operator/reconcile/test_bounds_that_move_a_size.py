@@ -6,11 +6,11 @@ import copy
 from typing import Any, cast
 
 import pytest
-from tests.operator.reconcile.small_api import KEY, Api, Apply, Loop, one_pass
+from tests.operator.reconcile.fake_api import KEY, Api, Apply, Loop, one_pass
 
 from phasewise_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE
 from phasewise_operator.reconcile.controller import Controller
-from phasewise_operator.scaling.state import NO_ADVICE, Advice, Verdict
+from phasewise_operator.scaling.types import NO_RECOMMENDATION, Recommendation, SizeDecision
 
 GPU: dict[str, Any] = {"accelerator": {}}
 
@@ -20,8 +20,8 @@ def replicas(low: int, high: int) -> dict[str, Any]:
 
 
 def says(controller: Controller, size: int, generation: int, reason: str = "DecodeLoad", known: bool = True) -> None:
-    verdict = Verdict(size, reason, "so many streams", known=known)
-    cast("Loop", controller.adviser).says = Advice({"decode": verdict}, generation=generation)
+    decision = SizeDecision(size, reason, "so many streams", known=known)
+    cast("Loop", controller.recommender).says = Recommendation({"decode": decision}, generation=generation)
 
 
 def told(api: Api) -> list[dict[str, Any]]:
@@ -84,7 +84,7 @@ async def test_what_was_carried_out_before_a_restart_is_told_as_that(
     live["status"] = before  # the operator ended before it wrote the new one
     live["metadata"]["resourceVersion"] = "1000"
     controller.store.put(INFERENCE_SERVICE, copy.deepcopy(live))
-    cast("Loop", controller.adviser).says = NO_ADVICE
+    cast("Loop", controller.recommender).says = NO_RECOMMENDATION
     await look(controller)
     assert [(d["from"], d["to"], d["reason"]) for d in told(api)] == [(1, 3, "Resumed")]
 
@@ -104,7 +104,7 @@ async def test_a_pool_whose_deployments_were_deleted_begins_anew_and_says_so(
     await running(controller, user_applies, 3)
     for ref in [ref for ref in api.objects if ref[0] == "Deployment" and "decode" in ref[1]]:
         controller.store.drop(DEPLOYMENT, api.objects.pop(ref))
-    cast("Loop", controller.adviser).says = NO_ADVICE
+    cast("Loop", controller.recommender).says = NO_RECOMMENDATION
     await look(controller)
     newest = told(api)[0]
     assert (newest["from"], newest["to"], newest["reason"]) == (3, 1, "Bounds")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 
 import pytest
-from tests.operator.reconcile.small_api import KEY, Api, Apply, condition, one_pass
+from tests.operator.reconcile.fake_api import KEY, Api, Apply, condition, one_pass
 
 from phasewise_operator.kinds import EVENT, SERVICE, kind_of
 from phasewise_operator.kube import KubeError, NotLeadingError

@@ -14,11 +14,10 @@ from phasewise_operator.kinds import Manifest
 from phasewise_operator.observed import Ended, Failure, Observed, PodView, Workload
 from phasewise_operator.reconcile import report
 from phasewise_operator.reconcile.plan import Plan, make_plan, repair_plan
-from phasewise_operator.reconcile.report import Verdict
+from phasewise_operator.reconcile.report import ConditionUpdate
 from phasewise_operator.reconcile.status import conditions, news, status_of
 from phasewise_operator.render.context import Context
-from phasewise_operator.scaling.state import Advice
-from phasewise_operator.scaling.state import Verdict as Size
+from phasewise_operator.scaling.types import Recommendation, SizeDecision
 from phasewise_runtime import contract
 
 MakeContext = Callable[..., Context]
@@ -60,12 +59,12 @@ def observed(plan: Plan, ready: int = 0, pods: list[PodView] | None = None) -> O
     return Observed(children, tuple(views))
 
 
-def wanted(deployment: Manifest) -> str | None:
+def desired(deployment: Manifest) -> str | None:
     return deployment["metadata"]["annotations"].get(contract.ANNOTATION_DESIRED)
 
 
-def by_type(verdicts: list[Verdict]) -> dict[str, tuple[str, str]]:
-    return {v.type: (v.status.value, v.reason) for v in verdicts}
+def by_type(updates: list[ConditionUpdate]) -> dict[str, tuple[str, str]]:
+    return {v.type: (v.status.value, v.reason) for v in updates}
 
 
 def test_a_new_service_writes_every_child_what_pods_need_before_pods(make_context: MakeContext) -> None:
@@ -76,11 +75,11 @@ def test_a_new_service_writes_every_child_what_pods_need_before_pods(make_contex
     )
     assert kinds[0] == "ServiceAccount"
     assert plan.remove == ()
-    verdicts = by_type(report.report(make_context(), plan, Observed(), []))
-    assert verdicts["Ready"] == ("False", "ReplicasStarting")
-    assert verdicts["Reconciling"] == ("True", "Progressing")
-    assert verdicts["Stalled"][0] == "False"
-    assert verdicts["ModelReady"][0] == "Unknown"
+    updates = by_type(report.report(make_context(), plan, Observed(), []))
+    assert updates["Ready"] == ("False", "ReplicasStarting")
+    assert updates["Reconciling"] == ("True", "Progressing")
+    assert updates["Stalled"][0] == "False"
+    assert updates["ModelReady"][0] == "Unknown"
 
 
 def test_nothing_is_written_where_nothing_differs(make_context: MakeContext) -> None:
@@ -88,9 +87,9 @@ def test_nothing_is_written_where_nothing_differs(make_context: MakeContext) -> 
     first = make_plan(ctx, Observed())
     again = make_plan(ctx, observed(first, ready=2))
     assert (again.write, again.remove) == ((), ())
-    verdicts = by_type(report.report(ctx, again, observed(first, ready=2), []))
-    assert {verdicts[t][0] for t in ("Ready", "PrefillReady", "DecodeReady", "RouterReady", "ModelReady")} == {"True"}
-    assert verdicts["Reconciling"] == ("False", "Reconciled")
+    updates = by_type(report.report(ctx, again, observed(first, ready=2), []))
+    assert {updates[t][0] for t in ("Ready", "PrefillReady", "DecodeReady", "RouterReady", "ModelReady")} == {"True"}
+    assert updates["Reconciling"] == ("False", "Reconciled")
 
 
 def test_a_changed_engine_comes_up_beside_the_old_which_then_goes(make_context: MakeContext) -> None:
@@ -99,11 +98,11 @@ def test_a_changed_engine_comes_up_beside_the_old_which_then_goes(make_context: 
     ctx = make_context(engine={"image": "vllm/vllm-openai:v0.33.0"})
     rolling = make_plan(ctx, running)
     assert rolling.remove == ()
-    told = [(m["metadata"]["labels"][contract.LABEL_ROLE], wanted(m)) for m in rolling.write]
+    told = [(m["metadata"]["labels"][contract.LABEL_ROLE], desired(m)) for m in rolling.write]
     assert told == [("prefill", "1"), ("decode", "1"), ("decode", None), ("prefill", None)], "one tells a pool's size"
-    verdicts = by_type(report.report(ctx, rolling, running, []))
-    assert verdicts["Reconciling"] == ("True", "RollingOut")
-    assert verdicts["Ready"][0] == "True", "the old pair goes on serving"
+    updates = by_type(report.report(ctx, rolling, running, []))
+    assert updates["Reconciling"] == ("True", "RollingOut")
+    assert updates["Ready"][0] == "True", "the old pair goes on serving"
     both = observed(rolling, ready=2)
     done = make_plan(ctx, both)
     assert {m["metadata"]["labels"][contract.LABEL_ROLE] for m in done.remove} == {"prefill", "decode"}
@@ -148,14 +147,14 @@ def test_the_reason_of_a_pod_goes_up_to_ready(make_context: MakeContext) -> None
     bad = PodView(
         "p", "decode", decode.revision, ready=False, deleting=False, ended=Ended(78, "Error", "spec.model.uri: gone")
     )
-    verdicts = report.report(ctx, plan, observed(plan, pods=[bad]), [])
-    told = by_type(verdicts)
+    updates = report.report(ctx, plan, observed(plan, pods=[bad]), [])
+    told = by_type(updates)
     assert told["DecodeReady"] == ("False", "ModelUnavailable")
     assert told["ModelReady"] == ("False", "ModelUnavailable")
     assert told["Stalled"] == ("True", "ModelUnavailable")
     assert told["Ready"] == ("False", "ModelUnavailable")
     assert told["Reconciling"][0] == "False"
-    assert "gone" in next(v.message for v in verdicts if v.type == "Ready")
+    assert "gone" in next(v.message for v in updates if v.type == "Ready")
 
 
 @pytest.mark.parametrize(
@@ -176,30 +175,32 @@ def test_a_child_that_cannot_be_written_is_told(failure: Failure, stalled: str, 
 
 
 KV_CASES = [
-    (Advice(), "Unknown", "NoTraffic", "True"),
-    (Advice(kv_good=frozenset({"prefill-0"})), "True", "Transferred", "True"),
+    (Recommendation(), "Unknown", "NoTraffic", "True"),
+    (Recommendation(kv_good=frozenset({"prefill-0"})), "True", "Transferred", "True"),
     (
-        Advice(kv_good=frozenset({"prefill-1"}), kv_failed=frozenset({"prefill-0"})),
+        Recommendation(kv_good=frozenset({"prefill-1"}), kv_failed=frozenset({"prefill-0"})),
         *("False", "KVParametersMissing", "False"),
     ),
-    (Advice(kv_failed=frozenset({"a-pod-that-is-gone"})), "Unknown", "NoTraffic", "True"),
+    (Recommendation(kv_failed=frozenset({"a-pod-that-is-gone"})), "Unknown", "NoTraffic", "True"),
 ]
 
 
-@pytest.mark.parametrize(("advice", "status", "reason", "ready"), KV_CASES)
+@pytest.mark.parametrize(("recommendation", "status", "reason", "ready"), KV_CASES)
 def test_kv_transfer_is_ready_on_evidence_alone(
-    advice: Advice, status: str, reason: str, ready: str, make_context: MakeContext
+    recommendation: Recommendation, status: str, reason: str, ready: str, make_context: MakeContext
 ) -> None:
     ctx = make_context(prefill={"replicas": {"min": 2, "max": 2}})
     plan = make_plan(ctx, Observed())
-    told = by_type(report.report(ctx, plan, observed(plan, ready=2), [], advice))
+    told = by_type(report.report(ctx, plan, observed(plan, ready=2), [], recommendation))
     assert told["KVTransferReady"] == (status, reason)
     assert told["Ready"][0] == ready
 
 
 def test_a_pool_that_grows_stays_ready(make_context: MakeContext) -> None:
     ctx = make_context(prefill={"replicas": {"min": 1, "max": 4}}, router={"replicas": 1})
-    grown = Advice({"prefill": Size(3, "PrefillLoad", "more"), "decode": Size(1, "WithinTargets", "well")})
+    grown = Recommendation(
+        {"prefill": SizeDecision(3, "PrefillLoad", "more"), "decode": SizeDecision(1, "WithinTargets", "well")}
+    )
     plan = make_plan(ctx, Observed(), grown)
     told = report.report(ctx, plan, observed(plan, ready=1), [], grown)
     assert by_type(told)["Ready"][0] == "True"
@@ -243,7 +244,7 @@ def test_pods_that_may_not_be_created_are_told(make_context: MakeContext) -> Non
 
 def status(ctx: Context, now: Observed, before: Manifest, at: str = NOW) -> Manifest:
     plan = make_plan(ctx, now)
-    return status_of(ctx, plan, now, report.report(ctx, plan, now, []), Advice(), 3, before, at)
+    return status_of(ctx, plan, now, report.report(ctx, plan, now, []), Recommendation(), 3, before, at)
 
 
 def test_a_status_says_the_same_until_something_changes(make_context: MakeContext) -> None:
@@ -264,10 +265,10 @@ def test_a_status_says_the_same_until_something_changes(make_context: MakeContex
 def test_events_are_told_once(make_context: MakeContext) -> None:
     ctx = make_context()
     plan = make_plan(ctx, Observed())
-    verdicts = report.report(ctx, plan, Observed(), [])
-    assert [(v.type, v.status) for v in news(verdicts, {})] == [("Ready", ConditionStatus.FALSE)]
-    before = {"conditions": [c.to_json() for c in conditions(verdicts, 1, {}, NOW)]}
-    assert news(verdicts, before) == []
+    updates = report.report(ctx, plan, Observed(), [])
+    assert [(v.type, v.status) for v in news(updates, {})] == [("Ready", ConditionStatus.FALSE)]
+    before = {"conditions": [c.to_json() for c in conditions(updates, 1, {}, NOW)]}
+    assert news(updates, before) == []
 
 
 def test_an_unreadable_spec_is_stalled() -> None:

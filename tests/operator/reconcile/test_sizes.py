@@ -10,21 +10,29 @@ import pytest
 
 from phasewise_operator.kinds import Manifest
 from phasewise_operator.observed import Observed, PodView
+from phasewise_operator.reconcile.deletion_cost import cheapest_pods, deletion_costs
 from phasewise_operator.reconcile.plan import make_plan
-from phasewise_operator.reconcile.report import scaling_verdicts
+from phasewise_operator.reconcile.report import scaling_conditions
 from phasewise_operator.reconcile.sizes import pool_sizes
-from phasewise_operator.reconcile.victims import deletion_costs, victims
 from phasewise_operator.render.context import Context
 from phasewise_operator.scaling.pools import pools_of
-from phasewise_operator.scaling.state import NO_ADVICE, Advice, Coverage, PodLoad, PoolSignals, Signals, Verdict
+from phasewise_operator.scaling.types import (
+    NO_RECOMMENDATION,
+    Coverage,
+    PodLoad,
+    PoolSignals,
+    Recommendation,
+    Signals,
+    SizeDecision,
+)
 from phasewise_runtime import contract
 
 MakeContext = Callable[..., Context]
 ONE_TO_FOUR = {"replicas": {"min": 1, "max": 4}}
 
 
-def deployment(role: str, replicas: int, wanted: str | None, created: str = "2026-01-01", name: str = "") -> Manifest:
-    annotations = {} if wanted is None else {contract.ANNOTATION_DESIRED: wanted}
+def deployment(role: str, replicas: int, desired: str | None, created: str = "2026-01-01", name: str = "") -> Manifest:
+    annotations = {} if desired is None else {contract.ANNOTATION_DESIRED: desired}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -58,25 +66,25 @@ def pod(name: str, ready: bool = True, deleting: bool = False, **more: Any) -> P
     return PodView(name, "prefill", "r1", ready=ready, deleting=deleting, uid=f"uid-{name}", **more)
 
 
-def says(**sizes: int) -> Advice:
-    return Advice({role: Verdict(n, "PrefillLoad", "so much") for role, n in sizes.items()})
+def says(**sizes: int) -> Recommendation:
+    return Recommendation({role: SizeDecision(n, "PrefillLoad", "so much") for role, n in sizes.items()})
 
 
 @pytest.mark.parametrize(
-    ("mode", "observed", "advice", "expected"),
+    ("mode", "observed", "recommendation", "expected"),
     [
-        ("Auto", seen(), NO_ADVICE, (1, "NoSignal")),
-        ("Auto", seen(deployment("prefill", 3, "3")), NO_ADVICE, (3, "NoSignal")),
-        ("Auto", seen(deployment("prefill", 9, "3")), NO_ADVICE, (3, "NoSignal")),
-        ("Auto", seen(deployment("prefill", 0, "3")), NO_ADVICE, (3, "NoSignal")),
-        ("Auto", seen(deployment("prefill", 3, None)), NO_ADVICE, (3, "NoSignal")),
-        ("Auto", seen(deployment("prefill", 7, "7")), NO_ADVICE, (4, "NoSignal")),
+        ("Auto", seen(), NO_RECOMMENDATION, (1, "NoSignal")),
+        ("Auto", seen(deployment("prefill", 3, "3")), NO_RECOMMENDATION, (3, "NoSignal")),
+        ("Auto", seen(deployment("prefill", 9, "3")), NO_RECOMMENDATION, (3, "NoSignal")),
+        ("Auto", seen(deployment("prefill", 0, "3")), NO_RECOMMENDATION, (3, "NoSignal")),
+        ("Auto", seen(deployment("prefill", 3, None)), NO_RECOMMENDATION, (3, "NoSignal")),
+        ("Auto", seen(deployment("prefill", 7, "7")), NO_RECOMMENDATION, (4, "NoSignal")),
         ("Auto", seen(deployment("prefill", 1, "1")), says(prefill=2, decode=1), (2, "PrefillLoad")),
         ("Auto", seen(deployment("prefill", 1, "1")), says(prefill=9, decode=1), (4, "PrefillLoad")),
         ("Manual", seen(deployment("prefill", 3, "3")), says(prefill=2, decode=1), (1, "Manual")),
         ("External", seen(deployment("prefill", 3, "3")), says(prefill=2, decode=1), (3, "External")),
-        ("External", seen(scaler("prefill", 2)), NO_ADVICE, (2, "External")),
-        ("External", seen(scaler("prefill", 9)), NO_ADVICE, (4, "External")),
+        ("External", seen(scaler("prefill", 2)), NO_RECOMMENDATION, (2, "External")),
+        ("External", seen(scaler("prefill", 9)), NO_RECOMMENDATION, (4, "External")),
     ],
     ids=[
         "a new service begins at its min",
@@ -94,11 +102,11 @@ def says(**sizes: int) -> Advice:
     ],
 )
 def test_who_sizes_a_pool(
-    mode: str, observed: Observed, advice: Advice, expected: tuple[int, str], make_context: MakeContext
+    mode: str, observed: Observed, recommendation: Recommendation, expected: tuple[int, str], make_context: MakeContext
 ) -> None:
     ctx = make_context(prefill=ONE_TO_FOUR, decode=ONE_TO_FOUR, scaling={"mode": mode})
-    size = pool_sizes(ctx, observed, advice)["prefill"]
-    assert (size.wanted, size.reason) == expected
+    size = pool_sizes(ctx, observed, recommendation)["prefill"]
+    assert (size.desired, size.reason) == expected
 
 
 def test_an_external_pool_gets_a_scaler_once_and_its_replicas_never_become_ours(make_context: MakeContext) -> None:
@@ -128,9 +136,9 @@ def test_a_pool_counts_what_is_beyond_it(make_context: MakeContext) -> None:
     live = deployment("prefill", 2, "2")
     live["metadata"]["labels"] |= {contract.LABEL_REVISION: "r1", contract.LABEL_GPUS: "2"}
     (prefill, decode) = pools_of(ctx, seen(live, pods=pods))
-    assert (prefill.wanted, prefill.ready, prefill.unschedulable) == (2, 1, 1)
+    assert (prefill.desired, prefill.ready, prefill.unschedulable) == (2, 1, 1)
     assert (prefill.gpus, prefill.gpus_beside) == (2, 4), "terminating pods hold their GPUs"
-    assert (decode.wanted, decode.ready, decode.gpus_beside) == (1, 0, 0)
+    assert (decode.desired, decode.ready, decode.gpus_beside) == (1, 0, 0)
 
 
 def test_another_revision_counts_by_its_own_gpus_its_pods_not_yet_made_too(make_context: MakeContext) -> None:
@@ -151,7 +159,7 @@ def test_a_raised_min_does_not_pass_the_budget(low: int, make_context: MakeConte
     ctx = make_context(prefill=gpu(low), decode=gpu(1), scaling={"gpuBudget": 8})
     now = seen(deployment("prefill", 2, "2"), deployment("decode", 6, "6"))
     sizes = pool_sizes(ctx, now, says(prefill=2, decode=6))
-    assert [s.wanted for s in sizes.values()] == [2, 6]
+    assert [s.desired for s in sizes.values()] == [2, 6]
     assert sizes["prefill"].limit == ("GpuBudget" if low > 2 else "")
 
 
@@ -160,9 +168,9 @@ def test_a_budget_lowered_below_what_runs_is_kept(mode: str, reason: str, make_c
     pool = {"accelerator": {}, "replicas": {"min": 1, "max": 8}}
     ctx = make_context(prefill=pool, decode=pool, scaling={"mode": mode, "gpuBudget": 4})
     now = seen(deployment("prefill", 4, "4"), deployment("decode", 4, "4"), scaler("prefill", 4), scaler("decode", 4))
-    sizes = pool_sizes(ctx, now, NO_ADVICE)
-    assert [(s.wanted, s.reason, s.limit) for s in sizes.values()] == [(2, reason, "GpuBudget")] * 2
-    limited = scaling_verdicts(ctx, make_plan(ctx, now))[1]
+    sizes = pool_sizes(ctx, now, NO_RECOMMENDATION)
+    assert [(s.desired, s.reason, s.limit) for s in sizes.values()] == [(2, reason, "GpuBudget")] * 2
+    limited = scaling_conditions(ctx, make_plan(ctx, now))[1]
     assert (limited.status.value, limited.reason) == ("True", "GpuBudget")
     assert "raise" in limited.message
 
@@ -174,56 +182,58 @@ def test_the_pool_that_misses_its_target_gives_last_though_the_loop_has_not_look
     """That it misses was measured, whatever the spec of that time."""
     pool = {"accelerator": {}, "replicas": {"min": 1, "max": 8}}
     ctx = dataclasses.replace(make_context(prefill=pool, decode=pool, scaling={"gpuBudget": 6}), generation=2)
-    verdicts = {r: Verdict(4, "ItlMissed", "late", missed=r == missing) for r in ("prefill", "decode")}
+    decisions = {r: SizeDecision(4, "ItlMissed", "late", missed=r == missing) for r in ("prefill", "decode")}
     now = seen(deployment("prefill", 4, "4"), deployment("decode", 4, "4"))
-    sizes = pool_sizes(ctx, now, Advice(verdicts, generation=1))
-    assert {role: size.wanted for role, size in sizes.items()} == {"prefill": 2, "decode": 2} | {missing: 4}
+    sizes = pool_sizes(ctx, now, Recommendation(decisions, generation=1))
+    assert {role: size.desired for role, size in sizes.items()} == {"prefill": 2, "decode": 2} | {missing: 4}
 
 
 def test_manual_pools_grow_as_the_others_pods_let_go_of_their_gpus(make_context: MakeContext) -> None:
     pool = {"accelerator": {}, "replicas": {"min": 4, "max": 8}}
     ctx = make_context(prefill=pool, decode=pool, scaling={"mode": "Manual", "gpuBudget": 8})
-    sizes = pool_sizes(ctx, seen(deployment("prefill", 1, "1"), deployment("decode", 7, "7")), NO_ADVICE)
-    assert [(s.wanted, s.limit) for s in sizes.values()] == [(1, "GpuBudget"), (4, "")]
+    sizes = pool_sizes(ctx, seen(deployment("prefill", 1, "1"), deployment("decode", 7, "7")), NO_RECOMMENDATION)
+    assert [(s.desired, s.limit) for s in sizes.values()] == [(1, "GpuBudget"), (4, "")]
     going = tuple(PodView(f"d{n}", "decode", "2026-01-01", ready=True, deleting=n > 3, gpus=1) for n in range(6))
     decode = deployment("decode", 4, "4")
     decode["metadata"]["labels"][contract.LABEL_GPUS] = "1"
     half = seen(deployment("prefill", 1, "1"), decode, pods=going)
-    assert [s.wanted for s in pool_sizes(ctx, half, NO_ADVICE).values()] == [2, 4]
+    assert [s.desired for s in pool_sizes(ctx, half, NO_RECOMMENDATION).values()] == [2, 4]
 
 
 def test_what_was_decided_for_another_spec_is_not_carried_out(make_context: MakeContext) -> None:
     """As when a pool was in other hands meanwhile."""
     ctx = dataclasses.replace(make_context(prefill=ONE_TO_FOUR, decode=ONE_TO_FOUR), generation=3)
     old = dataclasses.replace(says(prefill=1, decode=1), generation=2)
-    assert pool_sizes(ctx, seen(deployment("prefill", 4, "4")), old)["prefill"].wanted == 4
+    assert pool_sizes(ctx, seen(deployment("prefill", 4, "4")), old)["prefill"].desired == 4
 
 
 @pytest.mark.parametrize("mode", ["Auto", "External", "Manual"])
 def test_paused_leaves_every_size_as_it_is(mode: str, make_context: MakeContext) -> None:
     ctx = make_context(prefill=ONE_TO_FOUR, decode=ONE_TO_FOUR, scaling={"mode": mode}, paused=True)
     sizes = pool_sizes(ctx, seen(deployment("prefill", 3, "3"), scaler("prefill", 2)), says(prefill=2, decode=1))
-    assert (sizes["prefill"].wanted, sizes["prefill"].reason) == (3, "Paused")
+    assert (sizes["prefill"].desired, sizes["prefill"].reason) == (3, "Paused")
 
 
-def advice_of(**in_hand: float) -> Advice:
+def advice_of(**in_hand: float) -> Recommendation:
     pods = {name: PodLoad(running=n, waiting=0.0) for name, n in in_hand.items()}
     signals = Signals(0, 10, 30, Coverage(1, 1), {"prefill": PoolSignals(Coverage(len(pods), len(pods)), pods)})
-    return Advice(signals=signals)
+    return Recommendation(signals=signals)
 
 
 @pytest.mark.parametrize(
-    ("pods", "advice", "gone"),
+    ("pods", "recommendation", "gone"),
     [
         ([pod("a"), pod("b"), pod("c")], advice_of(a=5, b=1, c=3), ["b"]),
         ([pod("a"), pod("b", ready=False)], advice_of(a=0), ["b"]),
         ([pod("a"), pod("b")], advice_of(a=7), ["a"]),
-        ([pod("a", created="1"), pod("b", created="2")], NO_ADVICE, ["b"]),
+        ([pod("a", created="1"), pod("b", created="2")], NO_RECOMMENDATION, ["b"]),
     ],
     ids=["least in hand", "what is not ready", "what is unknown goes last", "of equals the youngest"],
 )
-def test_the_pod_with_the_least_to_lose_goes(pods: list[PodView], advice: Advice, gone: list[str]) -> None:
-    assert [p.name for p in victims(pods, 1, advice)] == gone
+def test_the_pod_with_the_least_to_lose_goes(
+    pods: list[PodView], recommendation: Recommendation, gone: list[str]
+) -> None:
+    assert [p.name for p in cheapest_pods(pods, 1, recommendation)] == gone
 
 
 def test_costs_are_written_only_where_a_pool_shrinks_and_taken_back(make_context: MakeContext) -> None:

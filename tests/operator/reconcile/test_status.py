@@ -13,23 +13,28 @@ from phasewise_operator.observed import Observed
 from phasewise_operator.reconcile import report
 from phasewise_operator.reconcile.events import decision_event
 from phasewise_operator.reconcile.plan import make_plan
-from phasewise_operator.reconcile.status import fresh_decisions, is_news, news, status_of
+from phasewise_operator.reconcile.status import fresh_decisions, news, should_write, status_of
 from phasewise_operator.render.context import Context
-from phasewise_operator.scaling.state import Advice, Coverage, Latency, Signals, Verdict
+from phasewise_operator.scaling.types import Coverage, Latency, Recommendation, Signals, SizeDecision
 
 MakeContext = Callable[..., Context]
 NOW, LATER = "2026-01-02T03:04:05Z", "2026-01-02T03:04:35Z"
 POOL = {"replicas": {"min": 1, "max": 4}}
 
 
-def advice(prefill: int = 1, ttft: float | None = 0.43, reason: str = "WithinTargets", **flags: Any) -> Advice:
+def recommendation(
+    prefill: int = 1, ttft: float | None = 0.43, reason: str = "WithinTargets", **flags: Any
+) -> Recommendation:
     latency = Latency(20, ttft, ttft, ttft, ttft) if ttft is not None else None
     signals = Signals(0, 10, 30, Coverage(1, 1), {}, ttft=latency)
-    verdicts = {"prefill": Verdict(prefill, reason, "so it is", **flags), "decode": Verdict(1, "WithinTargets", "well")}
-    return Advice(verdicts, signals)
+    decisions = {
+        "prefill": SizeDecision(prefill, reason, "so it is", **flags),
+        "decode": SizeDecision(1, "WithinTargets", "well"),
+    }
+    return Recommendation(decisions, signals)
 
 
-def status(ctx: Context, given: Advice, before: Manifest, now: str = NOW) -> Manifest:
+def status(ctx: Context, given: Recommendation, before: Manifest, now: str = NOW) -> Manifest:
     plan = make_plan(ctx, Observed(), given)
     return status_of(ctx, plan, Observed(), report.report(ctx, plan, Observed(), [], given), given, 1, before, now)
 
@@ -40,29 +45,29 @@ def ctx(make_context: MakeContext) -> Context:
 
 
 def test_what_was_measured_is_shown_and_stays_when_traffic_ends(ctx: Context) -> None:
-    first = status(ctx, advice(), {})
+    first = status(ctx, recommendation(), {})
     shown = {"target": "500ms", "measured": "430ms", "lastSampleTime": NOW, "summary": "430ms/500ms"}
     assert first["slo"]["ttft"] == shown
-    assert status(ctx, advice(ttft=None), first, LATER)["slo"]["ttft"] == shown
+    assert status(ctx, recommendation(ttft=None), first, LATER)["slo"]["ttft"] == shown
     assert first["slo"]["itl"]["summary"] == "-/40ms"
 
 
 def test_a_change_of_size_is_recorded_with_its_reason_newest_first_five_at_most(ctx: Context) -> None:
-    now = status(ctx, advice(1), {})
+    now = status(ctx, recommendation(1), {})
     assert now["scaling"]["decisions"] == [], "the first size is no change"
     for size in (2, 3, 4, 3, 2, 1):
-        before, now = now, status(ctx, advice(size, reason="PrefillLoad"), now, LATER)
+        before, now = now, status(ctx, recommendation(size, reason="PrefillLoad"), now, LATER)
         (fresh,) = fresh_decisions(before, now)
         assert (fresh.role, fresh.to, fresh.reason) == ("prefill", size, "PrefillLoad")
     told = [(d["from"], d["to"]) for d in now["scaling"]["decisions"]]
     assert told == [(2, 1), (3, 2), (4, 3), (3, 4), (2, 3)]
-    again = status(ctx, advice(1), now, LATER)
+    again = status(ctx, recommendation(1), now, LATER)
     assert fresh_decisions(now, again) == []
 
 
 def test_a_change_of_size_makes_an_event(ctx: Context) -> None:
-    before = status(ctx, advice(1), {})
-    after = status(ctx, advice(3, reason="PrefillLoad"), before)
+    before = status(ctx, recommendation(1), {})
+    after = status(ctx, recommendation(3, reason="PrefillLoad"), before)
     (fresh,) = fresh_decisions(before, after)
     meta = {"name": "chat", "namespace": "default", "uid": "u"}
     event = decision_event({"apiVersion": "v", "kind": "InferenceService", "metadata": meta}, fresh, NOW)
@@ -72,11 +77,13 @@ def test_a_change_of_size_makes_an_event(ctx: Context) -> None:
 
 def test_each_pools_last_change_is_kept(ctx: Context) -> None:
     """By it the next change is told from no change."""
-    now = status(ctx, advice(1), {})
-    other = Advice({"prefill": Verdict(1, "PrefillLoad", ""), "decode": Verdict(3, "DecodeLoad", "")})
+    now = status(ctx, recommendation(1), {})
+    other = Recommendation({"prefill": SizeDecision(1, "PrefillLoad", ""), "decode": SizeDecision(3, "DecodeLoad", "")})
     now = status(ctx, other, now)
     for size in (2, 3, 4, 3, 2, 1):
-        given = Advice({"prefill": Verdict(size, "PrefillLoad", ""), "decode": Verdict(3, "DecodeLoad", "")})
+        given = Recommendation(
+            {"prefill": SizeDecision(size, "PrefillLoad", ""), "decode": SizeDecision(3, "DecodeLoad", "")}
+        )
         now = status(ctx, given, now)
     told = now["scaling"]["decisions"]
     assert len(told) == 5
@@ -84,18 +91,18 @@ def test_each_pools_last_change_is_kept(ctx: Context) -> None:
 
 
 def test_what_was_known_of_scaling_holds_while_a_new_operator_begins_to_look(ctx: Context) -> None:
-    before = status(ctx, advice(), {})
-    after = status(ctx, Advice(), before, LATER)
+    before = status(ctx, recommendation(), {})
+    after = status(ctx, Recommendation(), before, LATER)
     assert after["conditions"] == before["conditions"]
     plan = make_plan(ctx, Observed())
     assert news(report.report(ctx, plan, Observed(), []), before) == []
 
 
 def test_a_bound_that_comes_and_goes_with_the_load_is_written_now_and_then(ctx: Context) -> None:
-    before = status(ctx, advice(), {})
-    limited = status(ctx, advice(limit="AtMaximum"), before, LATER)
-    assert is_news(before, limited, 10) is False
-    assert is_news(before, limited, 31) is True
+    before = status(ctx, recommendation(), {})
+    limited = status(ctx, recommendation(limit="AtMaximum"), before, LATER)
+    assert should_write(before, limited, 10) is False
+    assert should_write(before, limited, 31) is True
 
 
 def changed(before: Manifest, path: str, value: Any) -> Manifest:
@@ -125,8 +132,8 @@ NEWS = [
 def test_figures_alone_are_written_now_and_then(
     path: str | None, value: Any, since: float, worth: bool, ctx: Context
 ) -> None:
-    before = status(ctx, advice(), {})
-    assert is_news(before, changed(before, path, value) if path else before, since) is worth
+    before = status(ctx, recommendation(), {})
+    assert should_write(before, changed(before, path, value) if path else before, since) is worth
 
 
 SCALING = [
@@ -140,18 +147,18 @@ SCALING = [
 def test_scaling_has_its_conditions(
     flags: dict[str, Any], active: tuple[str, str], limited: tuple[str, str], ctx: Context
 ) -> None:
-    now = status(ctx, advice(reason="Unreadable", **flags), {})
+    now = status(ctx, recommendation(reason="Unreadable", **flags), {})
     told = {c["type"]: (c["status"], c["reason"]) for c in now["conditions"]}
     assert (told["ScalingActive"], told["ScalingLimited"]) == (active, limited)
 
 
 def test_that_scaling_stopped_is_told_and_that_it_began_is_not(ctx: Context) -> None:
-    def told(given: Advice, before: Manifest) -> list[str]:
+    def told(given: Recommendation, before: Manifest) -> list[str]:
         plan = make_plan(ctx, Observed(), given)
         found = news(report.report(ctx, plan, Observed(), [], given), before)
         return [v.reason for v in found if v.type.startswith("Scaling")]
 
-    first = status(ctx, advice(), {})
-    assert told(advice(), {}) == []
-    assert told(advice(reason="Unreadable", known=False), first) == ["Unreadable"]
-    assert told(advice(limit="AtMaximum"), first) == ["AtMaximum"]
+    first = status(ctx, recommendation(), {})
+    assert told(recommendation(), {}) == []
+    assert told(recommendation(reason="Unreadable", known=False), first) == ["Unreadable"]
+    assert told(recommendation(limit="AtMaximum"), first) == ["AtMaximum"]

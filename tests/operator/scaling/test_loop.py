@@ -20,10 +20,10 @@ from prometheus_client import CollectorRegistry
 from phasewise_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD
 from phasewise_operator.queue import WorkQueue
 from phasewise_operator.render.context import Images
-from phasewise_operator.scaling.loop import Loop, Rooms
+from phasewise_operator.scaling.loop import Deps, Loop
 from phasewise_operator.scaling.metrics import ScalingMetrics
 from phasewise_operator.scaling.scrape import Scraper
-from phasewise_operator.scaling.state import Verdict
+from phasewise_operator.scaling.types import SizeDecision
 from phasewise_operator.store import Key, Store
 from phasewise_runtime import contract
 
@@ -116,7 +116,7 @@ async def stage() -> AsyncIterator[Stage]:
         store.put(DEPLOYMENT, child(f"chat-{role}", role, spec={"replicas": 1}, metadata=sized))
     scraper = Scraper(dict.fromkeys(ADDRESSES, port))
     images = Images("phasewise/runtime:1", "vllm/vllm-openai:1", "IfNotPresent")
-    loop = Loop(Rooms(store, queue, images, ScalingMetrics(CollectorRegistry()), scraper))
+    loop = Loop(Deps(store, queue, images, ScalingMetrics(CollectorRegistry()), scraper))
     async with AsyncExitStack() as stack:
         for role, address in ADDRESSES.items():
             await stack.enter_async_context(serving(pods[role], address, port))
@@ -157,7 +157,7 @@ async def test_a_burst_on_an_idle_service_makes_prefill_grow_within_five_seconds
         f'{contract.METRIC_POD_INFLIGHT_SECONDS}{{pod="prefill-0",role="prefill"}}': 60.0,
     }
     router.stirred.set()
-    await until("prefill is to grow", lambda: stage.loop.advice(KEY, "s").verdicts["prefill"].wanted > 1)
+    await until("prefill is to grow", lambda: stage.loop.recommendation(KEY, "s").decisions["prefill"].desired > 1)
     assert time.monotonic() - began < 5
     assert await asyncio.wait_for(stage.queue.get(), 1) == KEY, "the reconciler is woken"
 
@@ -165,19 +165,19 @@ async def test_a_burst_on_an_idle_service_makes_prefill_grow_within_five_seconds
 async def test_what_cannot_be_read_is_held_and_said(stage: Stage) -> None:
     stage.pods["prefill"].status = 500
 
-    def verdict() -> Verdict | None:
-        return stage.loop.advice(KEY, "s").verdicts.get("prefill")
+    def decision() -> SizeDecision | None:
+        return stage.loop.recommendation(KEY, "s").decisions.get("prefill")
 
-    await until("it is said", lambda: (now := verdict()) and now.reason == "Unreadable")
-    now = verdict()
+    await until("it is said", lambda: (now := decision()) and now.reason == "Unreadable")
+    now = decision()
     assert now
-    assert (now.wanted, now.known) == (1, False)
+    assert (now.desired, now.known) == (1, False)
 
 
 async def test_a_service_that_is_deleted_is_followed_no_longer(stage: Stage) -> None:
-    await until("a first round", lambda: stage.loop.advice(KEY, "s").signals is not None)
+    await until("a first round", lambda: stage.loop.recommendation(KEY, "s").signals is not None)
     stage.store.drop(INFERENCE_SERVICE, service())
-    await until("nothing is said of it", lambda: stage.loop.advice(KEY, "s").signals is None)
+    await until("nothing is said of it", lambda: stage.loop.recommendation(KEY, "s").signals is None)
 
 
 @pytest.mark.parametrize("mode", ["Manual", "External"])
@@ -187,5 +187,5 @@ async def test_where_others_decide_it_measures_and_says_nothing(mode: str, stage
     stage.store.put(INFERENCE_SERVICE, live)
     seen = stage.pods["router"].pages
     await until("another round", lambda: stage.pods["router"].pages > seen + 1)
-    await until("nothing is said of sizes", lambda: stage.loop.advice(KEY, "s").verdicts == {})
-    assert stage.loop.advice(KEY, "s").signals is not None
+    await until("nothing is said of sizes", lambda: stage.loop.recommendation(KEY, "s").decisions == {})
+    assert stage.loop.recommendation(KEY, "s").signals is not None

@@ -12,9 +12,9 @@ import pytest
 from tests.operator.scaling.signals.exposition import PAGES, Router
 
 from phasewise_operator.scaling import scrape
-from phasewise_operator.scaling.scrape import Scraper, Unread
+from phasewise_operator.scaling.scrape import ScrapeError, Scraper
 from phasewise_operator.scaling.signals import families
-from phasewise_operator.scaling.signals.history import Read, Target
+from phasewise_operator.scaling.signals.history import Scrape, ScrapeTarget
 from phasewise_runtime import contract
 
 ENGINE_PAGE = (PAGES / "vllm-0.32-decode.txt").read_bytes()
@@ -49,7 +49,7 @@ class Pods:
         self.connections: dict[str, int] = {}
         self._servers: list[asyncio.Server] = []
 
-    async def start(self, address: str, answer: Answer) -> Target:
+    async def start(self, address: str, answer: Answer) -> ScrapeTarget:
         async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self.connections[address] = self.connections.get(address, 0) + 1
             with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -60,7 +60,7 @@ class Pods:
         server = await asyncio.start_server(connection, address, self.port)
         self.port = server.sockets[0].getsockname()[1]
         self._servers.append(server)
-        return Target(contract.DECODE, f"pod-{address}", f"uid-{address}", address)
+        return ScrapeTarget(contract.DECODE, f"pod-{address}", f"uid-{address}", address)
 
     def close(self) -> None:
         for server in self._servers:
@@ -80,13 +80,13 @@ async def pods() -> AsyncIterator[Pods]:
 async def test_pages_of_engines_and_routers_are_read_and_stamped(pods: Pods) -> None:
     engine = await pods.start("127.0.0.1", says(http(ENGINE_PAGE)))
     at = await pods.start("127.0.0.2", says(http(Router().body())))
-    router = Target(contract.ROUTER, at.name, at.uid, at.address)
+    router = ScrapeTarget(contract.ROUTER, at.name, at.uid, at.address)
     before = time.monotonic()
     async with pods.scraper() as scraper:
         found = await scraper.scrape([engine, router])
     first, second = found[engine.uid], found[router.uid]
-    assert isinstance(first, Read)
-    assert isinstance(second, Read)
+    assert isinstance(first, Scrape)
+    assert isinstance(second, Scrape)
     assert before <= first.at <= time.monotonic()
     assert first.page.counters[families.TOKENS]
     assert second.page.counters[contract.METRIC_ARRIVALS] == {(): 0}
@@ -96,7 +96,7 @@ async def test_connections_are_kept_between_rounds(pods: Pods) -> None:
     engine = await pods.start("127.0.0.1", says(http(ENGINE_PAGE)))
     async with pods.scraper() as scraper:
         for _ in range(3):
-            assert isinstance((await scraper.scrape([engine]))[engine.uid], Read)
+            assert isinstance((await scraper.scrape([engine]))[engine.uid], Scrape)
     assert pods.connections == {"127.0.0.1": 1}
 
 
@@ -124,7 +124,7 @@ async def test_why_a_pod_was_not_read(
     target = await pods.start("127.0.0.1", answer)
     async with pods.scraper() as scraper:
         found = (await scraper.scrape([target]))[target.uid]
-    assert isinstance(found, Unread)
+    assert isinstance(found, ScrapeError)
     assert found.reason == reason
     assert message in found.message
 
@@ -135,13 +135,13 @@ async def test_a_pod_that_is_not_there_is_refused_and_one_that_is_silent_holds_u
     monkeypatch.setattr(scrape, "SECONDS", 0.3)
     silent = await pods.start("127.0.0.1", never)
     alive = await pods.start("127.0.0.2", says(http(ENGINE_PAGE)))
-    gone = Target(contract.PREFILL, "gone", "gone", "127.0.0.3")
+    gone = ScrapeTarget(contract.PREFILL, "gone", "gone", "127.0.0.3")
     started = time.monotonic()
     async with pods.scraper() as scraper:
         found = await scraper.scrape([silent, gone, alive])
     assert time.monotonic() - started < 2 * scrape.SECONDS
-    assert isinstance(found[alive.uid], Read)
-    reasons = [read.reason for read in (found[silent.uid], found[gone.uid]) if isinstance(read, Unread)]
+    assert isinstance(found[alive.uid], Scrape)
+    reasons = [read.reason for read in (found[silent.uid], found[gone.uid]) if isinstance(read, ScrapeError)]
     assert reasons == ["timeout", "refused"]
 
 
@@ -150,7 +150,7 @@ async def test_no_proxy_stands_between(pods: Pods, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(variable, "http://127.0.0.9:9")
     target = await pods.start("127.0.0.1", says(http(ENGINE_PAGE)))
     async with pods.scraper() as scraper:
-        assert isinstance((await scraper.scrape([target]))[target.uid], Read)
+        assert isinstance((await scraper.scrape([target]))[target.uid], Scrape)
 
 
 def has_ipv6() -> bool:
@@ -164,7 +164,7 @@ def has_ipv6() -> bool:
 async def test_an_ipv6_pod_is_read(pods: Pods) -> None:
     target = await pods.start("::1", says(http(ENGINE_PAGE)))
     async with pods.scraper() as scraper:
-        assert isinstance((await scraper.scrape([target]))[target.uid], Read)
+        assert isinstance((await scraper.scrape([target]))[target.uid], Scrape)
         assert str(scrape.page_url("fd00::1", 8000)) == "http://[fd00::1]:8000/metrics"
 
 

@@ -2,7 +2,7 @@
 
 In this order, each overruling those above it:
 1. `min` and `max` of the pool.
-2. No more than is wanted now while a pod of the pool finds no node: asking for more would only queue more pods.
+2. No more than is desired now while a pod of the pool finds no node: asking for more would only queue more pods.
    Those that wait stay asked for, so that a cluster autoscaler sees them. `min` is asked for all the same.
 3. The budget. What runs beyond it goes one by one, from the pool whose target is not being missed, then from the one
    that holds the most GPUs beyond its `min`; never below a `min`. Otherwise nothing that runs is taken away for the
@@ -16,15 +16,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from phasewise_operator.scaling.policy.wording import counted
-from phasewise_operator.scaling.state import AT_MAXIMUM, GPU_BUDGET, NO_NODE, Pool
+from phasewise_operator.scaling.policy.format import counted
+from phasewise_operator.scaling.types import AT_MAXIMUM, GPU_BUDGET, NO_NODE, PoolState
 
 
 @dataclass(frozen=True)
 class Proposal:
     """A size that a pool should have if there were no limits."""
 
-    pool: Pool
+    pool: PoolState
     size: int
     missed: bool = False
     """A target is being missed that this pool could help."""
@@ -60,7 +60,7 @@ def _bounded(proposal: Proposal) -> Grant:
         limit, kind = f"{pool.role}.replicas.max is {pool.max}: raise it", AT_MAXIMUM
     elif proposal.size < pool.min:
         limit = f"{pool.role}.replicas.min is {pool.min}"
-    most = max(pool.wanted, pool.min)
+    most = max(pool.desired, pool.min)
     if pool.unschedulable and size > most:
         pods = counted(pool.unschedulable, f"{pool.role} pod")
         size, limit, kind = most, f"the scheduler finds no node for {pods}: add nodes or free accelerators", NO_NODE
@@ -72,8 +72,8 @@ def _afforded(proposals: Sequence[Proposal], goals: Sequence[int], budget: int |
         return list(goals)
     pools = [p.pool for p in proposals]
     missed = {p.pool.role for p in proposals if p.missed}
-    sizes = held(pools, [min(pool.wanted, goal) for pool, goal in zip(pools, goals, strict=True)], missed, budget)
-    free = budget - sum(pool.wanted * pool.gpus + pool.gpus_beside for pool in pools)
+    sizes = held(pools, [min(pool.desired, goal) for pool, goal in zip(pools, goals, strict=True)], missed, budget)
+    free = budget - sum(pool.desired * pool.gpus + pool.gpus_beside for pool in pools)
 
     def shortfall(i: int) -> tuple[float, bool, int]:
         return (goals[i] - sizes[i]) / goals[i], proposals[i].missed, -i
@@ -85,7 +85,7 @@ def _afforded(proposals: Sequence[Proposal], goals: Sequence[int], budget: int |
     return sizes
 
 
-def held(pools: Sequence[Pool], sizes: Sequence[int], missed: Collection[str], budget: int) -> list[int]:
+def held(pools: Sequence[PoolState], sizes: Sequence[int], missed: Collection[str], budget: int) -> list[int]:
     """Of sizes that run already as much as the budget holds. Pods on their way out come free without anybody's help."""
     kept = list(sizes)
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from phasewise_operator.scaling.policy.memory import Correction, Memory, PoolMemory
 from phasewise_operator.scaling.policy.sizing import SLACK, Need
-from phasewise_operator.scaling.state import Pool, Targets
+from phasewise_operator.scaling.types import PoolState, SloTargets
 
 STEP_SHARE = 0.25
 """Of the pool: enough to matter, small enough to be cheap. A breach that the models see is theirs to size."""
@@ -23,7 +23,7 @@ KEEP_SECONDS = 1800.0
 """Models, prompts and nodes change: after half an hour a correction must show itself again."""
 
 
-def retarget(memory: Memory, targets: Targets, now: float) -> Memory:
+def retarget(memory: Memory, targets: SloTargets, now: float) -> Memory:
     """With other targets nothing holds that requests judged by the old ones have shown.
 
     What the models learned stays: what a prompt or a stream costs is the same whatever the target.
@@ -44,21 +44,21 @@ def _measured_since(since: float, now: float, slo_window: float) -> bool:
     return now - since >= max(SETTLE_SECONDS, slo_window)
 
 
-def settle(memory: PoolMemory | None, pool: Pool, now: float) -> PoolMemory:
+def settle(memory: PoolMemory | None, pool: PoolState, now: float) -> PoolMemory:
     """With since when the pool has been complete and unchanged. Pods that find no node are not waited for."""
     memory = memory or PoolMemory()
-    complete = pool.ready > 0 and pool.ready >= pool.wanted - pool.unschedulable
-    unchanged = memory.wanted is None or memory.wanted == pool.wanted
-    memory = replace(memory, wanted=pool.wanted)
+    complete = pool.ready > 0 and pool.ready >= pool.desired - pool.unschedulable
+    unchanged = memory.desired is None or memory.desired == pool.desired
+    memory = replace(memory, desired=pool.desired)
     if not (complete and unchanged):
         return replace(memory, settled_since=None)
     return memory if memory.settled_since is not None else replace(memory, settled_since=now)
 
 
-def given(memory: PoolMemory, wanted: int) -> PoolMemory:
+def given(memory: PoolMemory, desired: int) -> PoolMemory:
     """With the size that is given."""
-    since = memory.settled_since if memory.wanted in {None, wanted} else None
-    return replace(memory, wanted=wanted, settled_since=since)
+    since = memory.settled_since if memory.desired in {None, desired} else None
+    return replace(memory, desired=desired, settled_since=since)
 
 
 def settled(memory: PoolMemory, now: float, slo_window: float) -> bool:
@@ -66,11 +66,11 @@ def settled(memory: PoolMemory, now: float, slo_window: float) -> bool:
     return memory.settled_since is not None and _measured_since(memory.settled_since, now, slo_window)
 
 
-def learn(old: Correction | None, need: Need, pool: Pool, now: float) -> Correction:
+def learn(old: Correction | None, need: Need, pool: PoolState, now: float) -> Correction:
     """One step more than there is."""
-    step = max(1, math.ceil(STEP_SHARE * pool.wanted))
+    step = max(1, math.ceil(STEP_SHARE * pool.desired))
     load = max(need.load, old.load if old and now - old.at < KEEP_SECONDS and need.load >= ALIKE * old.load else 0.0)
-    return Correction(extra=pool.wanted + step - max(1, need.size), load=load, at=now)
+    return Correction(extra=pool.desired + step - max(1, need.size), load=load, at=now)
 
 
 def apply(correction: Correction | None, need: Need, now: float) -> tuple[int, int]:

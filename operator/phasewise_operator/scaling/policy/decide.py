@@ -1,9 +1,9 @@
 """The decision: how many replicas each pool should have, and why. Pure: `now` is an argument, all memory is a value.
 
 signals -> trust (is enough known?) -> load -> prefill, decode (the models' sizes) + feedback (what was measured) ->
-descent (not down yet?) -> budget (bounds, scheduler, GPUs) -> verdicts. Imports rooms of `scaling` and names only.
+descent (not down yet?) -> budget (bounds, scheduler, GPUs) -> decisions. Imports deps of `scaling` and names only.
 
-Reasons. Of those that hold, the first in this table is a verdict's:
+Reasons. Of those that hold, the first in this table is a decision's:
 
 | reason                             | the pool                                                                        |
 |------------------------------------|---------------------------------------------------------------------------------|
@@ -33,58 +33,67 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from phasewise_operator.scaling.policy import arrivals, correction, decode, descent, feedback, prefill, prompts, reasons
+from phasewise_operator.scaling.policy import (
+    arrivals,
+    correction,
+    decode,
+    feedback,
+    prefill,
+    prompts,
+    reasons,
+)
 from phasewise_operator.scaling.policy.budget import Proposal, grant
+from phasewise_operator.scaling.policy.data_quality import Insufficient, usable, whole
 from phasewise_operator.scaling.policy.feedback import Miss
 from phasewise_operator.scaling.policy.load import Load, measure
 from phasewise_operator.scaling.policy.memory import Memory, PoolMemory
-from phasewise_operator.scaling.policy.reasons import Plan
+from phasewise_operator.scaling.policy.reasons import PoolSizing
 from phasewise_operator.scaling.policy.sizing import Need
-from phasewise_operator.scaling.policy.trust import Doubt, usable, whole
-from phasewise_operator.scaling.state import Pool, Signals, Targets, Verdict
+from phasewise_operator.scaling.policy.stabilization import highest, remember, without_gap
+from phasewise_operator.scaling.types import PoolState, Signals, SizeDecision, SloTargets
 from phasewise_runtime.contract import DECODE, PREFILL
 
-__all__ = ["Decision", "Memory", "decide"]
+__all__ = ["Memory", "PolicyResult", "decide"]
 
 
 @dataclass(frozen=True)
-class Decision:
+class PolicyResult:
     """What to do, and what to hand in at the next call."""
 
-    verdicts: Mapping[str, Verdict]
+    decisions: Mapping[str, SizeDecision]
     """By role."""
     memory: Memory
 
 
 def decide(
     now: float,
-    targets: Targets,
-    pools: Sequence[Pool],
+    targets: SloTargets,
+    pools: Sequence[PoolState],
     signals: Signals | None,
     budget: int | None,
     stabilization: float,
     memory: Memory,
-) -> Decision:
+) -> PolicyResult:
     """The size of each pool, from what is known at `now`. `pools`: prefill and decode, or decode alone."""
     memory = correction.retarget(memory, targets, now)
     memory = replace(memory, pools={p.role: _recall(memory.pools.get(p.role), p, now) for p in pools})
     known = usable(now, pools, signals)
-    if isinstance(known, Doubt):
+    if isinstance(known, Insufficient):
         return _hold(now, pools, known, budget, stabilization, memory)
     view, memory = _look(now, targets, pools, known, memory)
-    plans: list[Plan] = []
+    plans: list[PoolSizing] = []
     for pool in pools:
         plan, remembered = _plan(now, pool, view, stabilization, memory.pools[pool.role])
         plans.append(plan)
         memory = replace(memory, pools={**memory.pools, pool.role: remembered})
     grants = grant([Proposal(p.pool, p.size, p.missed) for p in plans], budget)
-    verdicts = {p.pool.role: reasons.verdict(p, grants[p.pool.role]) for p in plans}
-    return Decision(verdicts, _given(memory, verdicts))
+    decisions = {p.pool.role: reasons.size_decision(p, grants[p.pool.role]) for p in plans}
+    return PolicyResult(decisions, _given(memory, decisions))
 
 
-def _recall(memory: PoolMemory | None, pool: Pool, now: float) -> PoolMemory:
+def _recall(memory: PoolMemory | None, pool: PoolState, now: float) -> PoolMemory:
     settled = correction.settle(memory, pool, now)
-    return replace(settled, asked=descent.without_gap(settled.asked, now))
+    return replace(settled, asked=without_gap(settled.asked, now))
 
 
 @dataclass(frozen=True)
@@ -101,22 +110,30 @@ class _View:
 
 
 def _hold(
-    now: float, pools: Sequence[Pool], doubt: Doubt, budget: int | None, stabilization: float, memory: Memory
-) -> Decision:
+    now: float,
+    pools: Sequence[PoolState],
+    doubt: Insufficient,
+    budget: int | None,
+    stabilization: float,
+    memory: Memory,
+) -> PolicyResult:
     """Nothing changes but for the bounds: a user's change of bounds is not a guess."""
-    grants = grant([Proposal(p, p.wanted) for p in pools], budget)
-    verdicts = {role: Verdict(g.size, doubt.reason, doubt.message, g.kind, known=False) for role, g in grants.items()}
+    grants = grant([Proposal(p, p.desired) for p in pools], budget)
+    decisions = {
+        role: SizeDecision(g.size, doubt.reason, doubt.message, g.kind, known=False) for role, g in grants.items()
+    }
     held = {
         p.role: replace(
-            memory.pools[p.role], asked=descent.remember(memory.pools[p.role].asked, p.wanted, now, stabilization)
+            memory.pools[p.role],
+            asked=remember(memory.pools[p.role].asked, p.desired, now, stabilization),
         )
         for p in pools
     }
-    return Decision(verdicts, _given(replace(memory, pools=held, blocked=0.0), verdicts))
+    return PolicyResult(decisions, _given(replace(memory, pools=held, blocked=0.0), decisions))
 
 
 def _look(
-    now: float, targets: Targets, pools: Sequence[Pool], signals: Signals, memory: Memory
+    now: float, targets: SloTargets, pools: Sequence[PoolState], signals: Signals, memory: Memory
 ) -> tuple[_View, Memory]:
     """Learn from the signals, ask the models, and judge what was measured."""
     by_role = {p.role: p for p in pools}
@@ -162,23 +179,25 @@ def _look(
     return view, memory
 
 
-def _plan(now: float, pool: Pool, view: _View, stabilization: float, memory: PoolMemory) -> tuple[Plan, PoolMemory]:
+def _plan(
+    now: float, pool: PoolState, view: _View, stabilization: float, memory: PoolMemory
+) -> tuple[PoolSizing, PoolMemory]:
     """The size of one pool before any limit, and what to remember of it."""
     need, miss = view.needs[pool.role], view.misses.get(pool.role)
     missed = miss is not None and miss.role == pool.role
     # ITL is made by decode alone, TTFT by both.
     concerned = {pool.role} if miss and miss.reason == feedback.ITL_MISSED else view.needs.keys()
-    stepped = missed and view.settled >= concerned and not pool.unschedulable and need.size <= pool.wanted
+    stepped = missed and view.settled >= concerned and not pool.unschedulable and need.size <= pool.desired
     if stepped:
         memory = replace(memory, correction=correction.learn(memory.correction, need, pool, now))
     up, slack = correction.apply(memory.correction, need, now)
     if not view.load.quiet:
         up, slack = max(1, up), max(1, slack)
-    asked = max(slack, pool.wanted) if missed or not memory.asked else slack
-    asked_all = descent.remember(memory.asked, max(up, asked), now, stabilization)
-    peak = descent.highest(asked_all)
-    size = up if up > pool.wanted else max(up, min(peak, pool.wanted)) if view.whole else pool.wanted
-    plan = Plan(
+    asked = max(slack, pool.desired) if missed or not memory.asked else slack
+    asked_all = remember(memory.asked, max(up, asked), now, stabilization)
+    peak = highest(asked_all)
+    size = up if up > pool.desired else max(up, min(peak, pool.desired)) if view.whole else pool.desired
+    plan = PoolSizing(
         pool=pool,
         need=need,
         miss=miss,
@@ -194,7 +213,7 @@ def _plan(now: float, pool: Pool, view: _View, stabilization: float, memory: Poo
     return plan, replace(memory, asked=asked_all)
 
 
-def _given(memory: Memory, verdicts: Mapping[str, Verdict]) -> Memory:
+def _given(memory: Memory, decisions: Mapping[str, SizeDecision]) -> Memory:
     """A pool that is given another size is judged anew, even where its replicas are ready at once."""
-    pools = {role: correction.given(m, verdicts[role].wanted) for role, m in memory.pools.items()}
+    pools = {role: correction.given(m, decisions[role].desired) for role, m in memory.pools.items()}
     return replace(memory, pools=pools)

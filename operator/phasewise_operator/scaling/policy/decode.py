@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 
+from phasewise_operator.scaling.policy.format import counted, figure, percent, seconds
 from phasewise_operator.scaling.policy.itl_law import ENOUGH_TOKENS, HEADROOM, ItlLaw
 from phasewise_operator.scaling.policy.load import ALONE, KV_FULL, Load
 from phasewise_operator.scaling.policy.memory import Outputs, Room
 from phasewise_operator.scaling.policy.sizing import SLACK, Need, carefully
-from phasewise_operator.scaling.policy.wording import counted, figure, percent, seconds
-from phasewise_operator.scaling.state import Pool, PoolSignals, Targets
+from phasewise_operator.scaling.types import PoolSignals, PoolState, SloTargets
 
 DECODE_LOAD = "DecodeLoad"
 KV_CACHE_FULL = "KvCacheFull"
@@ -55,7 +55,7 @@ def learn(law: ItlLaw, pool: PoolSignals | None, elapsed: float, window: float) 
     return law
 
 
-def counted_blocked(load: Load, before: float, targets: Targets) -> float:
+def counted_blocked(load: Load, before: float, targets: SloTargets) -> float:
     """Requests at decode admission that are more than passers-by: some are overdue, or many were there at two looks.
 
     By Little's law those blocked wait blocked / arrivals on average.
@@ -73,12 +73,12 @@ def full(load: Load, blocked: float) -> bool:
 
 def need(
     load: Load,
-    targets: Targets,
+    targets: SloTargets,
     arrivals: float,
     outputs: Outputs,
     law: ItlLaw,
     room: Room | None,
-    pool: Pool,
+    pool: PoolState,
     blocked: float,
 ) -> Need:
     """The largest of the three sizes, each with its reason."""
@@ -135,7 +135,7 @@ def learn_room(old: Room | None, load: Load, blocked: float, now: float) -> Room
     return old
 
 
-def learn_outputs(outputs: Outputs, load: Load, targets: Targets, elapsed: float) -> Outputs:
+def learn_outputs(outputs: Outputs, load: Load, targets: SloTargets, elapsed: float) -> Outputs:
     """With the tokens and legs that are new in the load window.
 
     Not while pods are slow: streams pile up then, and their tokens come long before their ends.
@@ -147,7 +147,7 @@ def learn_outputs(outputs: Outputs, load: Load, targets: Targets, elapsed: float
     return Outputs(outputs.tokens * keep + load.decode.tokens * fresh, outputs.legs * keep + load.decode.legs * fresh)
 
 
-def _goal(load: Load, targets: Targets, law: ItlLaw) -> float:
+def _goal(load: Load, targets: SloTargets, law: ItlLaw) -> float:
     """The ITL that pods are sized for, seconds: the target, or what can be had where no pod shows that it is met."""
     slowest = load.decode.slowest
     if not law.known or law.alone <= targets.itl or not law.knows_alone or (slowest and slowest <= targets.itl):
@@ -156,19 +156,21 @@ def _goal(load: Load, targets: Targets, law: ItlLaw) -> float:
     return law.alone * (1 + (WORSE_AT_MOST - 1) / HEADROOM)
 
 
-def _is_well(load: Load, targets: Targets) -> bool:
+def _is_well(load: Load, targets: SloTargets) -> bool:
     """ITL is seen to leave room."""
     return load.decode.slowest is not None and load.decode.slowest <= HEADROOM * targets.itl
 
 
-def _shown(load: Load, targets: Targets, pool: Pool) -> float:
+def _shown(load: Load, targets: SloTargets, pool: PoolState) -> float:
     """Streams that pods hold within the target at this moment, whatever was learned before; 0: that is not known."""
     if not pool.ready or not _is_well(load, targets):
         return 0.0
     return max(0.0, load.decode.concurrency - load.decode.blocked) / pool.ready
 
 
-def _by_itl(number: float, holds: float, is_full: bool, targets: Targets, law: ItlLaw, load: Load, pool: Pool) -> Need:
+def _by_itl(
+    number: float, holds: float, is_full: bool, targets: SloTargets, law: ItlLaw, load: Load, pool: PoolState
+) -> Need:
     if not law.known:
         return Need(1, 1, number, DECODE_LOAD, "No stream has been decoded yet: what a replica holds is not known")
     guessed = law.thin or not law.knows_alone or holds < FEW
@@ -179,18 +181,18 @@ def _by_itl(number: float, holds: float, is_full: bool, targets: Targets, law: I
         enough = max(1, math.ceil(number * factor / holds))
         if not guessed:
             return enough
-        return min(enough, pool.wanted) if unfounded else carefully(enough, pool)
+        return min(enough, pool.desired) if unfounded else carefully(enough, pool)
 
     each = f"{figure(holds)} a replica" if math.isfinite(holds) else "any number a replica"
     limit = "for which it has room" if is_full else f"within {seconds(targets.itl)} ITL"
     enough = size(1.0, holds)
     message = f"{figure(number)} streams at {each} {limit} need {counted(enough, 'replica')}"
     # At half of the replicas a pod has double the streams: fewer still are left to pods that have shown as much.
-    unseen = min(size(SLACK, min(holds, max(1.0, WIDER * law.widest))), math.ceil(pool.wanted / WIDER))
+    unseen = min(size(SLACK, min(holds, max(1.0, WIDER * law.widest))), math.ceil(pool.desired / WIDER))
     return Need(enough, max(enough, size(SLACK, holds), unseen), number, DECODE_LOAD, message)
 
 
-def _unattainable(number: float, holds: float, targets: Targets, law: ItlLaw, pool: Pool) -> Need:
+def _unattainable(number: float, holds: float, targets: SloTargets, law: ItlLaw, pool: PoolState) -> Need:
     message = (
         f"One stream alone has an ITL of {seconds(law.alone)}; the target is {seconds(targets.itl)}, which no number "
         f"of replicas meets: they only keep it under {seconds(WORSE_AT_MOST * law.alone)}. A larger itl, a faster "
@@ -201,7 +203,7 @@ def _unattainable(number: float, holds: float, targets: Targets, law: ItlLaw, po
     return Need(enough, keep, number, ITL_UNATTAINABLE, message, curable=False)
 
 
-def _by_kv(load: Load, pool: Pool) -> Need | None:
+def _by_kv(load: Load, pool: PoolState) -> Need | None:
     if load.decode.kv is None or not pool.ready:
         return None
     used = pool.ready * load.decode.kv
@@ -211,7 +213,7 @@ def _by_kv(load: Load, pool: Pool) -> Need | None:
     return Need(size, max(size, math.ceil(used * SLACK / FILL)), 0.0, KV_CACHE_FULL, message)
 
 
-def _by_admission(load: Load, pool: Pool, blocked: float, lasting: float) -> Need | None:
+def _by_admission(load: Load, pool: PoolState, blocked: float, lasting: float) -> Need | None:
     """Room for those who wait for it and find none in other pods. Those already in a pod's queue stay there."""
     room = max(1.0, load.decode.room or 1.0)
     excess = blocked - load.decode.free

@@ -20,11 +20,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from phasewise_operator.scaling.policy.format import figure, percent, seconds
 from phasewise_operator.scaling.policy.itl_law import HEADROOM
 from phasewise_operator.scaling.policy.load import ALONE, Load
 from phasewise_operator.scaling.policy.prefill import PROMPT_TOO_LONG
-from phasewise_operator.scaling.policy.wording import figure, percent, seconds
-from phasewise_operator.scaling.state import Signals, Targets, TtftParts
+from phasewise_operator.scaling.types import Signals, SloTargets, TtftParts
 from phasewise_runtime.contract import DECODE, PREFILL
 
 TTFT_MISSED = "TtftMissed"
@@ -65,7 +65,9 @@ class _Judged:
         return f"met by {percent(round(1 - self.missed / self.requests, 2))} of requests"
 
 
-def ttft_miss(signals: Signals, load: Load, targets: Targets, *, decode_full: bool, prefill_waits: bool) -> Miss | None:
+def ttft_miss(
+    signals: Signals, load: Load, targets: SloTargets, *, decode_full: bool, prefill_waits: bool
+) -> Miss | None:
     """Who makes TTFT too long; requests overdue now count as missed, and failed ones tell nothing of latency."""
     judged = _ttft_judged(signals, load, targets)
     if not judged.beyond_chance(targets.attainment):
@@ -83,7 +85,7 @@ def ttft_miss(signals: Signals, load: Load, targets: Targets, *, decode_full: bo
     return Miss(role, reason, message)
 
 
-def itl_miss(signals: Signals, load: Load, targets: Targets, *, attainable: bool) -> Miss | None:
+def itl_miss(signals: Signals, load: Load, targets: SloTargets, *, attainable: bool) -> Miss | None:
     """ITL is decode's, and curable where streams share a replica."""
     outcomes = signals.outcomes
     judged = _Judged(outcomes.judged - outcomes.failed, outcomes.itl_missed + outcomes.both_missed)
@@ -101,7 +103,7 @@ def itl_miss(signals: Signals, load: Load, targets: Targets, *, attainable: bool
     return Miss(DECODE if curable else None, ITL_MISSED, message)
 
 
-def _ttft_judged(signals: Signals, load: Load, targets: Targets) -> _Judged:
+def _ttft_judged(signals: Signals, load: Load, targets: SloTargets) -> _Judged:
     """By first tokens, and by those overdue. Outcomes come at the end of requests, late: they only refine the share."""
     outcomes, ttft = signals.outcomes, signals.ttft
     overdue = sum(load.overdue.values())
@@ -137,7 +139,7 @@ def _by_overdue(load: Load, parts: TtftParts, queue: str | None, aggregated: boo
 
 
 def _by_parts(
-    parts: TtftParts, load: Load, targets: Targets, queue: str | None, aggregated: bool
+    parts: TtftParts, load: Load, targets: SloTargets, queue: str | None, aggregated: bool
 ) -> tuple[str | None, str]:
     """By the largest part that waiting makes, unless what remains without any wait is too long by itself."""
     if aggregated:  # a prefill pool that was is still in the window

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phasewise_operator.scaling.state import PodLoad, PoolSignals, Signals
+from phasewise_operator.scaling.types import PodLoad, PoolSignals, Signals
 from phasewise_runtime.contract import DECODE, PREFILL
 
 QUEUE = 2.0

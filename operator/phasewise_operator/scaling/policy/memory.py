@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from phasewise_operator.scaling.policy.itl_law import ItlLaw
-from phasewise_operator.scaling.state import Targets
+from phasewise_operator.scaling.types import SloTargets
 
 ENOUGH_LEGS = 5.0
 """Below five the mean of a skewed quantity is off by half as easily as not."""
@@ -39,7 +39,7 @@ class PoolMemory:
 
     asked: tuple[Asked, ...] = ()
     """The highest sizes asked for in the stabilization time: sizes fall, times rise. Empty: nothing watched yet."""
-    wanted: int | None = None
+    desired: int | None = None
     """The size last given."""
     settled_since: float | None = None
     """Since when all replicas of an unchanged size have been ready."""
@@ -108,7 +108,7 @@ class Memory:
 
     at: float | None = None
     """The last time that signals could be used."""
-    targets: Targets | None = None
+    targets: SloTargets | None = None
     """Those that corrections were learned for..."""
     targets_since: float | None = None
     """...and since when; None: since the first call."""

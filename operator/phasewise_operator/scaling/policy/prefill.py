@@ -5,12 +5,12 @@ Imports `load`, `memory`, `sizing`, `staffing`, `state` and `wording` only.
 
 from __future__ import annotations
 
+from phasewise_operator.scaling.policy.erlang import servers_for, servers_to_keep_up
+from phasewise_operator.scaling.policy.format import counted, figure, percent, seconds
 from phasewise_operator.scaling.policy.load import Load
 from phasewise_operator.scaling.policy.memory import Prompts
 from phasewise_operator.scaling.policy.sizing import SLACK, Need, carefully
-from phasewise_operator.scaling.policy.staffing import servers_for, servers_to_keep_up
-from phasewise_operator.scaling.policy.wording import counted, figure, percent, seconds
-from phasewise_operator.scaling.state import Pool, Targets
+from phasewise_operator.scaling.types import PoolState, SloTargets
 
 PREFILL_LOAD = "PrefillLoad"
 BACKLOG = "Backlog"
@@ -40,7 +40,7 @@ def judgeable(load: Load, ready: int, behind: float) -> bool:
     return behind <= ready and not load.prefill.uneven
 
 
-def need(load: Load, targets: Targets, arrivals: float, prompts: Prompts, pool: Pool, behind: float) -> Need:
+def need(load: Load, targets: SloTargets, arrivals: float, prompts: Prompts, pool: PoolState, behind: float) -> Need:
     """The size for `arrivals` requests per second, and for the backlog `behind`."""
     if load.quiet:
         return Need(0, 0, 0.0, PREFILL_LOAD, "No traffic")
@@ -59,7 +59,7 @@ def need(load: Load, targets: Targets, arrivals: float, prompts: Prompts, pool: 
         else:
             # Only a queue that builds up shows that the pool cannot keep up: the target is out of reach anyway.
             enough = servers_to_keep_up(offered)
-            enough = enough if factor > 1 or behind > QUEUE_BUILDS * pool.ready else min(enough, pool.wanted)
+            enough = enough if factor > 1 or behind > QUEUE_BUILDS * pool.ready else min(enough, pool.desired)
         # Never more servers than customers: one long prompt alone is no rate.
         enough = max(1, min(enough, seen))
         return carefully(enough, pool) if prompts.thin else enough
@@ -75,7 +75,7 @@ def need(load: Load, targets: Targets, arrivals: float, prompts: Prompts, pool: 
     return Need(full, max(full, size(SLACK, backlog)), rate * cost, reason, message, curable=wait > 0)
 
 
-def _why(demand: str, size: int, wait: float, tail: float, targets: Targets, cost: float) -> tuple[str, str]:
+def _why(demand: str, size: int, wait: float, tail: float, targets: SloTargets, cost: float) -> tuple[str, str]:
     replicas = counted(size, "replica")
     if wait > 0:
         return PREFILL_LOAD, f"{demand} need {replicas} to keep waiting under {seconds(wait)} for {percent(1 - tail)}"

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from phasewise_operator.scaling.policy.load import Load
 from phasewise_operator.scaling.policy.memory import Prompts
-from phasewise_operator.scaling.state import TtftParts
+from phasewise_operator.scaling.types import TtftParts
 
 COST_LEGS = 10.0
 """Legs that the cost is averaged over where few come: enough to calm single long prompts, soon overruled."""

@@ -1,4 +1,4 @@
-"""From a plan to a verdict: which reason wins, and what people read. Pure; the table of reasons is in `policy`.
+"""From a plan to a size_decision: which reason wins, and what people read. Pure; the table of reasons is in `policy`.
 
 Imports `budget`, `decode`, `feedback`, `prefill`, `sizing`, `state` and `wording` only.
 """
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from phasewise_operator.scaling.policy.budget import Grant
 from phasewise_operator.scaling.policy.decode import ITL_UNATTAINABLE
 from phasewise_operator.scaling.policy.feedback import Miss
+from phasewise_operator.scaling.policy.format import counted, seconds
 from phasewise_operator.scaling.policy.prefill import PROMPT_TOO_LONG
 from phasewise_operator.scaling.policy.sizing import Need
-from phasewise_operator.scaling.policy.wording import counted, seconds
-from phasewise_operator.scaling.state import NO_NODE, Pool, Verdict
+from phasewise_operator.scaling.types import NO_NODE, PoolState, SizeDecision
 from phasewise_runtime.contract import DECODE, PREFILL
 
 WOKEN = "Woken"
@@ -27,10 +27,10 @@ WITHIN_TARGETS = "WithinTargets"
 
 
 @dataclass(frozen=True)
-class Plan:
+class PoolSizing:
     """What one pool should have if there were no limits, with all that led to it."""
 
-    pool: Pool
+    pool: PoolState
     need: Need
     miss: Miss | None
     missed: bool
@@ -60,7 +60,7 @@ def concerned(needs: Mapping[str, Need], itl: Miss | None, ttft: Miss | None) ->
     return misses
 
 
-def verdict(plan: Plan, granted: Grant) -> Verdict:
+def size_decision(plan: PoolSizing, granted: Grant) -> SizeDecision:
     """The size that is given, its reason and its message."""
     reason, message = _why(plan)
     if granted.limit and granted.size < plan.size:
@@ -68,50 +68,50 @@ def verdict(plan: Plan, granted: Grant) -> Verdict:
     elif granted.size > plan.size:
         message = f"{message}; {plan.pool.role}.replicas.min is {plan.pool.min}"
     limit = granted.kind or (NO_NODE if reason == UNSCHEDULABLE else "")
-    return Verdict(granted.size, reason, message, limit, missed=plan.missed)
+    return SizeDecision(granted.size, reason, message, limit, missed=plan.missed)
 
 
-def _why(plan: Plan) -> tuple[str, str]:
-    if plan.size > plan.pool.wanted:
+def _why(plan: PoolSizing) -> tuple[str, str]:
+    if plan.size > plan.pool.desired:
         return _why_larger(plan)
-    if plan.size < plan.pool.wanted:
+    if plan.size < plan.pool.desired:
         return _why_smaller(plan)
     return _why_same(plan)
 
 
-def _why_larger(plan: Plan) -> tuple[str, str]:
-    if plan.pool.wanted == 0:
+def _why_larger(plan: PoolSizing) -> tuple[str, str]:
+    if plan.pool.desired == 0:
         return WOKEN, "Requests arrive and the pool has no replica"
     if plan.stepped and plan.miss:
-        return plan.miss.reason, f"{plan.miss.message}: {counted(plan.size - plan.pool.wanted, 'replica')} more"
+        return plan.miss.reason, f"{plan.miss.message}: {counted(plan.size - plan.pool.desired, 'replica')} more"
     return plan.need.reason, plan.need.message + _with_extra(plan)
 
 
-def _why_smaller(plan: Plan) -> tuple[str, str]:
+def _why_smaller(plan: PoolSizing) -> tuple[str, str]:
     time = seconds(plan.stabilization)
     if plan.quiet and plan.size <= plan.pool.min:
         return IDLE, f"No traffic for {time}"
     return LOAD_FELL, f"No more than {counted(plan.size, 'replica')} needed for {time}"
 
 
-def _why_same(plan: Plan) -> tuple[str, str]:
+def _why_same(plan: PoolSizing) -> tuple[str, str]:
     """The first that holds."""
     pool, need, miss = plan.pool, plan.need, plan.miss
     out_of_reach = not need.curable and not plan.quiet and need.reason in {PROMPT_TOO_LONG, ITL_UNATTAINABLE}
-    homeless = f"The scheduler finds no node for {counted(pool.unschedulable, 'pod')} of {pool.wanted}"
+    homeless = f"The scheduler finds no node for {counted(pool.unschedulable, 'pod')} of {pool.desired}"
     again = ": the size is judged again when it has been whole for an SLO window" if plan.missed else ""
     cases = (
-        (plan.quiet and pool.wanted <= pool.min, IDLE, "No traffic"),
+        (plan.quiet and pool.desired <= pool.min, IDLE, "No traffic"),
         (out_of_reach, need.reason, need.message),
         (pool.unschedulable > 0, UNSCHEDULABLE, f"{homeless}: add nodes or free accelerators"),
         (
-            pool.ready < pool.wanted,
+            pool.ready < pool.desired,
             STARTING,
-            f"{pool.ready} of {counted(pool.wanted, 'replica')} ready, the others are starting",
+            f"{pool.ready} of {counted(pool.desired, 'replica')} ready, the others are starting",
         ),
         (miss is not None, miss.reason if miss else "", f"{miss.message if miss else ''}{again}"),
         (
-            max(plan.enough, pool.min) < pool.wanted,
+            max(plan.enough, pool.min) < pool.desired,
             STABILIZING,
             f"{_enough(plan)} would do; {_until(plan)}",
         ),
@@ -119,15 +119,15 @@ def _why_same(plan: Plan) -> tuple[str, str]:
     return next(((r, m) for holds, r, m in cases if holds), (WITHIN_TARGETS, need.message + _with_extra(plan)))
 
 
-def _until(plan: Plan) -> str:
+def _until(plan: PoolSizing) -> str:
     if not plan.whole:
         return "nothing is taken away while some pod of the service cannot be read"
     return f"taken away when that has held for {seconds(plan.stabilization)}"
 
 
-def _enough(plan: Plan) -> str:
+def _enough(plan: PoolSizing) -> str:
     return counted(max(plan.enough, plan.pool.min), "replica")
 
 
-def _with_extra(plan: Plan) -> str:
+def _with_extra(plan: PoolSizing) -> str:
     return f", and {plan.extra} more as measured latency has shown" if plan.extra > 0 else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phasewise_operator.scaling.state import Pool
+from phasewise_operator.scaling.types import PoolState
 
 SLACK = 1.15
 """A pool is made smaller only where the smaller one would carry this much more than there is: after a scale-down the
@@ -26,6 +26,6 @@ class Need:
     """False: the latency target is out of reach for any number of replicas."""
 
 
-def carefully(size: int, pool: Pool) -> int:
+def carefully(size: int, pool: PoolState) -> int:
     """At most double what has shown how it performs: with thin evidence a large step would rest on a guess."""
-    return min(size, max(pool.wanted, 2 * max(1, pool.ready)))
+    return min(size, max(pool.desired, 2 * max(1, pool.ready)))

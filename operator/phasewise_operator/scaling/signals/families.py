@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from phasewise_operator.scaling.signals.pages import Kind, Wanted
+from phasewise_operator.scaling.signals.exposition import FamilyFilter, MetricType
 from phasewise_runtime import contract
 
 RUNNING: Final = "vllm:num_requests_running"
@@ -26,11 +26,11 @@ CAPACITY: Final = "capacity"
 QUEUE: Final = "queue"
 """The phase of contract.METRIC_TTFT_PHASE before the first leg."""
 
-ENGINE: Final = Wanted(
+ENGINE: Final = FamilyFilter(
     families={
-        **dict.fromkeys((RUNNING, WAITING, WAITING_BY_REASON, KV_USAGE), Kind.GAUGE),
-        TOKENS: Kind.COUNTER,
-        **dict.fromkeys((QUEUE_TIME, PREFILL_TIME, ITL, TRANSFER_TIME), Kind.HISTOGRAM),
+        **dict.fromkeys((RUNNING, WAITING, WAITING_BY_REASON, KV_USAGE), MetricType.GAUGE),
+        TOKENS: MetricType.COUNTER,
+        **dict.fromkeys((QUEUE_TIME, PREFILL_TIME, ITL, TRANSFER_TIME), MetricType.HISTOGRAM),
     },
     required=RUNNING,
 )
@@ -51,15 +51,15 @@ ROUTER_COUNTERS: Final = (
 )
 ROUTER_HISTOGRAMS: Final = (contract.METRIC_TTFT, contract.METRIC_TTFT_PHASE, contract.METRIC_ITL)
 
-ROUTER: Final = Wanted(
+ROUTER: Final = FamilyFilter(
     families={
-        **dict.fromkeys(ROUTER_GAUGES, Kind.GAUGE),
-        **dict.fromkeys(ROUTER_COUNTERS, Kind.COUNTER),
-        **dict.fromkeys(ROUTER_HISTOGRAMS, Kind.HISTOGRAM),
+        **dict.fromkeys(ROUTER_GAUGES, MetricType.GAUGE),
+        **dict.fromkeys(ROUTER_COUNTERS, MetricType.COUNTER),
+        **dict.fromkeys(ROUTER_HISTOGRAMS, MetricType.HISTOGRAM),
     },
     required=contract.METRIC_ARRIVALS,
 )
 
 
-def wanted(role: str) -> Wanted:
+def filter_for(role: str) -> FamilyFilter:
     return ROUTER if role == contract.ROUTER else ENGINE

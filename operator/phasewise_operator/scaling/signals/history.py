@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from phasewise_operator.scaling.signals.exposition import Labels, ParsedMetrics
 from phasewise_operator.scaling.signals.histograms import Histogram, rise
-from phasewise_operator.scaling.signals.pages import Labels, Page
 
 LOAD_WINDOW: Final = 10.0
 """Seconds. Five rounds: long enough that single requests do not make a rate, short enough that a burst is seen whole
@@ -23,7 +23,7 @@ FRESH: Final = 10.0
 
 
 @dataclass(frozen=True)
-class Target:
+class ScrapeTarget:
     """One pod whose page is read."""
 
     role: str
@@ -33,18 +33,18 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Read:
+class Scrape:
     """A page and when it was read, on the clock that `now` is on."""
 
     at: float
-    page: Page
+    page: ParsedMetrics
 
 
 @dataclass(frozen=True)
 class Increment:
     """What one pod counted between two of its pages. What did not move is left out: an idle pod costs nothing."""
 
-    target: Target
+    target: ScrapeTarget
     since: float
     at: float
     counters: Mapping[str, Mapping[Labels, float]]
@@ -58,8 +58,8 @@ class Increment:
 
 @dataclass(frozen=True)
 class Newest:
-    target: Target
-    read: Read
+    target: ScrapeTarget
+    read: Scrape
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class History:
     """By uid, so that a new pod of an old name begins anew."""
     increments: tuple[Increment, ...] = ()
 
-    def fold(self, targets: Iterable[Target], reads: Mapping[str, Read], now: float) -> History:
+    def fold(self, targets: Iterable[ScrapeTarget], reads: Mapping[str, Scrape], now: float) -> History:
         """One round: `targets` are all pods that there are, `reads` (by uid) the pages of those that could be read."""
         newest: dict[str, Newest] = {}
         increments = [one for one in self.increments if one.at > now - SLO_WINDOW]
@@ -83,7 +83,7 @@ class History:
         return History(newest, tuple(increments))
 
 
-def _increment(target: Target, before: Read, after: Read) -> Increment:
+def _increment(target: ScrapeTarget, before: Scrape, after: Scrape) -> Increment:
     counters = {
         family: _risen(before.page.counters.get(family, {}), values) for family, values in after.page.counters.items()
     }

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from phasewise_operator.scaling.policy.budget import Proposal, grant
-from phasewise_operator.scaling.state import Pool
+from phasewise_operator.scaling.types import PoolState
 
-PREFILL = Pool("prefill", min=1, max=8, wanted=2, ready=2, gpus=1)
-DECODE = Pool("decode", min=1, max=8, wanted=2, ready=2, gpus=2)
+PREFILL = PoolState("prefill", min=1, max=8, desired=2, ready=2, gpus=1)
+DECODE = PoolState("decode", min=1, max=8, desired=2, ready=2, gpus=2)
 
 
 def sizes(prefill: int, decode: int, budget: int | None, *, missed: str = "", **changes: int) -> tuple[int, int]:
@@ -20,7 +20,7 @@ def sizes(prefill: int, decode: int, budget: int | None, *, missed: str = "", **
 
 
 @pytest.mark.parametrize(
-    ("case", "wanted", "budget", "expected"),
+    ("case", "desired", "budget", "expected"),
     [
         ("no budget", (8, 8), None, (8, 8)),
         ("max", (99, 99), None, (8, 8)),
@@ -38,9 +38,9 @@ def sizes(prefill: int, decode: int, budget: int | None, *, missed: str = "", **
     ],
 )
 def test_what_the_budget_leaves(
-    case: str, wanted: tuple[int, int], budget: int | None, expected: tuple[int, int]
+    case: str, desired: tuple[int, int], budget: int | None, expected: tuple[int, int]
 ) -> None:
-    assert sizes(*wanted, budget) == expected, case
+    assert sizes(*desired, budget) == expected, case
 
 
 def test_a_tie_goes_to_the_pool_whose_target_is_missed() -> None:
@@ -52,8 +52,8 @@ def test_a_tie_goes_to_the_pool_whose_target_is_missed() -> None:
     assert "raise scaling.gpuBudget" in grants["prefill"].limit
 
 
-LARGE = Pool("prefill", min=1, max=8, wanted=2, ready=2, gpus=4)
-SMALL = Pool("decode", min=1, max=8, wanted=5, ready=5, gpus=1)
+LARGE = PoolState("prefill", min=1, max=8, desired=2, ready=2, gpus=4)
+SMALL = PoolState("decode", min=1, max=8, desired=5, ready=5, gpus=1)
 
 
 @pytest.mark.parametrize(
@@ -73,12 +73,12 @@ def test_a_lowered_budget_takes_as_little_as_it_can(
     pools = replace(LARGE, gpus_beside=beside), SMALL
     grants = grant([Proposal(p, 8, p.role == missed) for p in pools], budget)
     assert tuple(g.size for g in grants.values()) == expected, case
-    again = [Proposal(replace(p, wanted=grants[p.role].size), 8, p.role == missed) for p in pools]
+    again = [Proposal(replace(p, desired=grants[p.role].size), 8, p.role == missed) for p in pools]
     assert {r: g.size for r, g in grant(again, budget).items()} == {r: g.size for r, g in grants.items()}, "and settles"
 
 
 def test_a_lowered_budget_says_so_and_what_to_change() -> None:
-    pools = replace(PREFILL, wanted=4), replace(DECODE, gpus=1, wanted=4)
+    pools = replace(PREFILL, desired=4), replace(DECODE, gpus=1, desired=4)
     grants = grant([Proposal(p, 4) for p in pools], 4)
     assert [(g.size, g.kind) for g in grants.values()] == [(2, "GpuBudget")] * 2
     assert all(

@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.operator.scaling.policy.looks import TARGETS, Service, load, look, pods, pool
-from tests.operator.scaling.policy.plant import Plant
-from tests.operator.scaling.policy.plant_parts import Shape
+from tests.operator.scaling.policy.signal_factory import TARGETS, Service, load, look, pods, pool
+from tests.operator.scaling.policy.simulator import Plant
+from tests.operator.scaling.policy.simulator_parts import Shape
 
 from phasewise_operator.scaling.policy import decode
 from phasewise_operator.scaling.policy.itl_law import ItlLaw
 from phasewise_operator.scaling.policy.load import PoolLoad
 from phasewise_operator.scaling.policy.memory import Outputs, Room
-from phasewise_operator.scaling.state import Coverage, PodLoad, PoolSignals, Signals, Targets
+from phasewise_operator.scaling.types import Coverage, PodLoad, PoolSignals, Signals, SloTargets
 
 ITL = 0.04
 
@@ -80,9 +80,9 @@ def test_noise_of_streams_that_do_not_share_a_pod_makes_no_replica() -> None:
 def test_a_slow_time_does_not_say_that_the_target_is_out_of_reach_for_ever(slow: float) -> None:
     found = service(4)
     found.run(slow, pool_of(4, 1.5, 0.060))
-    found.change("decode", wanted=4, ready=4)
-    verdict = found.run(4, pool_of(4, 15.0, 0.025))["decode"]
-    assert (verdict.wanted, verdict.reason) != (1, "ItlUnattainable")
+    found.change("decode", desired=4, ready=4)
+    decision = found.run(4, pool_of(4, 15.0, 0.025))["decode"]
+    assert (decision.desired, decision.reason) != (1, "ItlUnattainable")
     assert found.sizes[1] == 4
     found.run(120, pool_of(4, 15.0, 0.025))
     assert 2 <= found.sizes[1] <= 4
@@ -93,8 +93,8 @@ def test_a_target_out_of_reach_still_bounds_itl() -> None:
     found = service(1)
     found.run(120, pool_of(1, 1.0, 0.050))
     assert found.sizes[1] == 1
-    verdict = found.run(30, pool_of(1, 40.0, 0.200))["decode"]
-    assert verdict.reason == "ItlUnattainable"
+    decision = found.run(30, pool_of(1, 40.0, 0.200))["decode"]
+    assert decision.reason == "ItlUnattainable"
     assert found.sizes[1] > 1
 
 
@@ -102,11 +102,11 @@ def test_a_target_out_of_reach_still_bounds_itl() -> None:
 def test_a_pool_does_not_shrink_to_what_no_pod_has_shown(each: float, itl: float) -> None:
     found = service(10)
     found.run(300, pool_of(10, each, itl))
-    found.change("decode", wanted=10, ready=10)
+    found.change("decode", desired=10, ready=10)
     seen: list[int] = []
     for _ in range(90):
         found.tick(pool_of(10, 15.0, 0.025), obey=False)
-        seen.append(found.tick(pool_of(10, 15.0, 0.025), obey=False)["decode"].wanted)
+        seen.append(found.tick(pool_of(10, 15.0, 0.025), obey=False)["decode"].desired)
     assert min(seen) >= 5
 
 
@@ -132,7 +132,9 @@ def test_close_to_what_a_stream_alone_has_a_pool_at_most_doubles() -> None:
     """39 ms alone under 40 ms: a small error of the floor is many replicas."""
     law = ItlLaw(weight=100, streams=20, itl=0.1, spread=10000, joint=32.0, widest=30)
     streams = PoolLoad(concurrency=60, busy=2, tokens=6000, slowest=0.1)
-    need = decode.need(load(decode=streams), Targets(2.0, ITL, 0.95), 1.0, Outputs(), law, None, pool("decode", 2), 0.0)
+    need = decode.need(
+        load(decode=streams), SloTargets(2.0, ITL, 0.95), 1.0, Outputs(), law, None, pool("decode", 2), 0.0
+    )
     assert need.size == 4
 
 
@@ -146,7 +148,7 @@ def test_a_quiet_pool_shrinks_though_the_operator_has_just_started(size: int, ra
         start={"prefill": 2, "decode": size},
     )
     plant.run(900)
-    assert plant.wanted["decode"] == right
+    assert plant.desired["decode"] == right
     assert plant.attainment(0, 840) > 0.98
 
 
@@ -161,9 +163,9 @@ def test_a_target_lowered_out_of_reach_leaves_what_keeps_itl_near_a_stream_alone
     plant.run(400)
     plant.targets = TARGETS
     plant.run(600)
-    each = sum(len(p.streams) for p in plant.pods["decode"]) / plant.wanted["decode"]
+    each = sum(len(p.streams) for p in plant.pods["decode"]) / plant.desired["decode"]
     assert 0.050 + 0.001 * each < 0.085
-    assert plant.rows[-1].verdicts["decode"].reason == "ItlUnattainable"
+    assert plant.rows[-1].decisions["decode"].reason == "ItlUnattainable"
 
 
 def test_where_most_pods_are_full_they_need_room_though_another_runs_many_short_streams() -> None:

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.operator.scaling.policy.looks import TARGETS, Service, busy, look, pods, pool
+from tests.operator.scaling.policy.signal_factory import TARGETS, Service, busy, look, pods, pool
 
-from phasewise_operator.scaling.state import Latency, Outcomes, Signals, Targets, TtftParts
+from phasewise_operator.scaling.types import Latency, Outcomes, Signals, SloTargets, TtftParts
 
 LOOSE = replace(TARGETS, ttft=20.0, itl=0.2)
 STABILIZATION = 60.0
@@ -45,7 +45,7 @@ def grown_by_feedback() -> Service:
     [(TARGETS, False), (LOOSE, True), (replace(TARGETS, ttft=3.0), True), (replace(TARGETS, attainment=0.9), True)],
     ids=["the same", "loose", "another ttft", "another attainment"],
 )
-def test_what_was_learned_for_other_targets_keeps_nothing(targets: Targets, comes_down: bool) -> None:
+def test_what_was_learned_for_other_targets_keeps_nothing(targets: SloTargets, comes_down: bool) -> None:
     service = grown_by_feedback()
     service.targets = targets
     size = service.sizes[0]
@@ -59,8 +59,8 @@ def test_it_comes_down_late_and_not_at_once() -> None:
     service = grown_by_feedback()
     service.targets, size = LOOSE, service.sizes[0]
     for _ in range(round(STABILIZATION / 2) - 5):
-        verdicts = service.tick(well(service))
-        assert verdicts["prefill"].reason == "Stabilizing"
+        decisions = service.tick(well(service))
+        assert decisions["prefill"].reason == "Stabilizing"
     assert service.sizes[0] == size
 
 
@@ -82,8 +82,8 @@ def test_requests_judged_by_the_old_targets_neither_grow_nor_keep_a_pool() -> No
     service.run(4, well(service))
     service.targets = replace(TARGETS, ttft=1.5)
     for _ in range(14):  # an SLO window is 30 s
-        verdicts = service.tick(late(service))
-        assert verdicts["prefill"].reason != "TtftMissed"
+        decisions = service.tick(late(service))
+        assert decisions["prefill"].reason != "TtftMissed"
     assert service.sizes[0] == 2, "as the model says"
 
 

@@ -6,9 +6,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from tests.operator.scaling.policy.looks import Service, busy, look, pods, pool
+from tests.operator.scaling.policy.signal_factory import Service, busy, look, pods, pool
 
-from phasewise_operator.scaling.state import Coverage, Signals
+from phasewise_operator.scaling.types import Coverage, Signals
 
 
 @pytest.mark.parametrize(
@@ -31,12 +31,12 @@ from phasewise_operator.scaling.state import Coverage, Signals
 def test_what_is_not_known_changes_nothing(signals: Signals | None, age: float, reason: str, words: str) -> None:
     service = Service(pool("prefill", 4), pool("decode", 4), stabilization=0)
     for _ in range(20):
-        verdicts = service.tick(signals, age=age)
+        decisions = service.tick(signals, age=age)
         assert service.sizes == (4, 4)
-        for verdict in verdicts.values():
-            assert not verdict.known
-            assert verdict.reason == reason
-            assert words in verdict.message
+        for decision in decisions.values():
+            assert not decision.known
+            assert decision.reason == reason
+            assert words in decision.message
 
 
 def test_a_change_of_bounds_is_no_guess() -> None:
@@ -72,10 +72,10 @@ def test_load_sizes_its_own_pool(
     signals: Signals, sizes: tuple[int, int], reasons: tuple[str, str], words: str
 ) -> None:
     service = Service()
-    verdicts = service.tick(signals)
+    decisions = service.tick(signals)
     assert service.sizes == sizes
-    assert tuple(v.reason for v in verdicts.values()) == reasons
-    assert any(words in v.message for v in verdicts.values())
+    assert tuple(v.reason for v in decisions.values()) == reasons
+    assert any(words in v.message for v in decisions.values())
 
 
 def test_a_single_long_prompt_is_no_rate() -> None:
@@ -114,9 +114,9 @@ def decoding(n: int, **changes: Any) -> Signals:
 )
 def test_decode_grows_for_its_own_reasons_and_prefill_does_not(signals: Signals, decode: int, reason: str) -> None:
     service = Service(pool("prefill", 1), pool("decode", 2))
-    verdicts = service.tick(signals)
+    decisions = service.tick(signals)
     assert service.sizes == (1, decode)
-    assert verdicts["decode"].reason == reason
+    assert decisions["decode"].reason == reason
 
 
 def test_blocked_for_one_look_is_passing_by_and_for_two_it_is_not() -> None:
@@ -167,16 +167,16 @@ def test_zero_only_without_any_traffic_and_up_with_the_first_request() -> None:
     empty = look({"prefill": pods("prefill", 1), "decode": pods("decode", 1)})
     service.run(28, empty)
     assert service.sizes == (1, 1)
-    verdicts = service.run(8, empty)
+    decisions = service.run(8, empty)
     assert service.sizes == (0, 0)
-    assert verdicts["decode"].reason == "Idle"
+    assert decisions["decode"].reason == "Idle"
     gone = look({"prefill": pods("prefill", 0), "decode": pods("decode", 0)})
-    verdicts = service.run(600, gone)
+    decisions = service.run(600, gone)
     assert service.sizes == (0, 0)
-    assert all(v.known for v in verdicts.values())
-    verdicts = service.tick(look(gone.pools, queued=1.0))
+    assert all(v.known for v in decisions.values())
+    decisions = service.tick(look(gone.pools, queued=1.0))
     assert service.sizes == (1, 1)
-    assert {v.reason for v in verdicts.values()} == {"Woken"}
+    assert {v.reason for v in decisions.values()} == {"Woken"}
 
 
 def test_a_stream_in_hand_is_traffic() -> None:
@@ -194,10 +194,10 @@ def test_a_stream_in_hand_is_traffic() -> None:
 )
 def test_a_limit_keeps_the_cause(changes: dict[str, int], size: int, words: str) -> None:
     service = Service(pool("prefill", **changes), pool("decode"))
-    verdict = service.tick(busy(rate=8.0))["prefill"]
-    assert (verdict.wanted, verdict.reason, bool(verdict.limit)) == (size, "PrefillLoad", True)
-    assert "8.0 requests/s x 0.50 s" in verdict.message
-    assert words in verdict.message
+    decision = service.tick(busy(rate=8.0))["prefill"]
+    assert (decision.desired, decision.reason, bool(decision.limit)) == (size, "PrefillLoad", True)
+    assert "8.0 requests/s x 0.50 s" in decision.message
+    assert words in decision.message
 
 
 def test_no_pod_of_one_pool_is_no_fault_of_the_other() -> None:
@@ -212,9 +212,9 @@ def test_no_pod_of_one_pool_is_no_fault_of_the_other() -> None:
     for _ in range(60):
         service.tick(waiting, obey=False)
         service.change("decode", ready=0)
-    verdicts = service.tick(waiting, obey=False)
-    assert [v.wanted for v in verdicts.values()] == [2, 2]
-    assert verdicts["decode"].reason == "Starting"
+    decisions = service.tick(waiting, obey=False)
+    assert [v.desired for v in decisions.values()] == [2, 2]
+    assert decisions["decode"].reason == "Starting"
 
 
 def test_figures_of_a_message_do_not_tell_noise() -> None:

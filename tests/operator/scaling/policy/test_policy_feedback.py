@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.operator.scaling.policy.looks import Service, busy, look, pods, pool
+from tests.operator.scaling.policy.signal_factory import Service, busy, look, pods, pool
 
-from phasewise_operator.scaling.state import Latency, Outcomes, Signals, TtftParts
+from phasewise_operator.scaling.types import Latency, Outcomes, Signals, TtftParts
 
 
 def test_a_prompt_that_is_too_long_adds_nothing() -> None:
@@ -32,10 +32,10 @@ def test_a_prompt_that_is_too_long_adds_nothing() -> None:
     service = Service()
     for _ in range(100):
         service.tick(long(service.sizes[0]))
-    verdicts = service.tick(long(service.sizes[0]))
+    decisions = service.tick(long(service.sizes[0]))
     assert service.sizes == (1, 1)
-    assert verdicts["prefill"].reason == "PromptTooLong"
-    assert "tensor parallelism" in verdicts["prefill"].message
+    assert decisions["prefill"].reason == "PromptTooLong"
+    assert "tensor parallelism" in decisions["prefill"].message
 
 
 def missed(prefill: int, decode: int, parts: dict[str, float], **changes: Any) -> Signals:
@@ -80,8 +80,8 @@ def test_the_bottleneck_gets_the_replica(
     service = Service(pool("prefill", 2), pool("decode", 2))
     seen: list[str] = []
     for _ in range(40):
-        verdicts = service.tick(missed(service.sizes[0], service.sizes[1], parts, **changes))
-        seen += [v.reason for v in verdicts.values()]
+        decisions = service.tick(missed(service.sizes[0], service.sizes[1], parts, **changes))
+        seen += [v.reason for v in decisions.values()]
     grown = {role for role, size in zip(service.pools, service.sizes, strict=True) if size > 2}
     assert grown == ({grows} if grows else set()), case
     assert bool(grows) <= ("TtftMissed" in seen)
@@ -94,9 +94,9 @@ def test_no_second_step_while_the_last_one_starts() -> None:
     for _ in range(60):
         service.tick(missed(2, 2, {"prefill_queue": 1.8}))
         service.change("prefill", ready=2)
-    verdicts = service.tick(missed(2, 2, {"prefill_queue": 1.8}))
+    decisions = service.tick(missed(2, 2, {"prefill_queue": 1.8}))
     assert service.sizes[0] == 3
-    assert verdicts["prefill"].reason == "Starting"
+    assert decisions["prefill"].reason == "Starting"
 
 
 def test_what_measured_latency_has_shown_is_not_unlearned_by_stabilization() -> None:
@@ -124,9 +124,9 @@ def test_decode_alone_does_both_phases() -> None:
         parts=parts,
         overdue={"decode": 1.0},
     )
-    verdicts = service.run(80, late)
+    decisions = service.run(80, late)
     assert service.sizes[0] >= 3
-    assert set(verdicts) == {"decode"}
+    assert set(decisions) == {"decode"}
 
 
 def test_a_prefill_pool_that_was_taken_out_of_the_spec_is_not_blamed() -> None:

@@ -7,10 +7,19 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.operator.scaling.policy.looks import TARGETS
+from tests.operator.scaling.policy.signal_factory import TARGETS
 
 from phasewise_operator.scaling.policy.decide import Memory, decide
-from phasewise_operator.scaling.state import Coverage, Latency, Outcomes, PodLoad, Pool, PoolSignals, Signals, TtftParts
+from phasewise_operator.scaling.types import (
+    Coverage,
+    Latency,
+    Outcomes,
+    PodLoad,
+    PoolSignals,
+    PoolState,
+    Signals,
+    TtftParts,
+)
 
 few = st.integers(0, 6)
 amount = st.one_of(st.just(0.0), st.floats(0.001, 500))
@@ -61,14 +70,14 @@ def looks(draw: st.DrawFn, roles: tuple[str, ...]) -> Signals | None:
 
 
 @st.composite
-def pool(draw: st.DrawFn, role: str) -> Pool:
-    lo, wanted = draw(few), draw(st.integers(0, 12))
-    return Pool(
+def pool(draw: st.DrawFn, role: str) -> PoolState:
+    lo, desired = draw(few), draw(st.integers(0, 12))
+    return PoolState(
         role,
         min=lo,
         max=lo + draw(few),
-        wanted=wanted,
-        ready=draw(st.integers(0, wanted + 1)),
+        desired=desired,
+        ready=draw(st.integers(0, desired + 1)),
         unschedulable=draw(st.sampled_from([0, 0, 0, 2])),
         gpus=draw(st.integers(0, 4)),
         gpus_beside=draw(st.sampled_from([0, 0, 5])),
@@ -86,8 +95,8 @@ def stories(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-def within_budget(pools: list[Pool], sizes: dict[str, int], budget: int | None) -> bool:
-    held = sum(p.wanted * p.gpus + p.gpus_beside for p in pools)
+def within_budget(pools: list[PoolState], sizes: dict[str, int], budget: int | None) -> bool:
+    held = sum(p.desired * p.gpus + p.gpus_beside for p in pools)
     asked = sum(sizes[p.role] * p.gpus + p.gpus_beside for p in pools)
     stays, minima = sum(sizes[p.role] * p.gpus for p in pools), sum(p.min * p.gpus for p in pools)
     return budget is None or (asked <= max(budget, held) and stays <= max(budget, minima))
@@ -101,22 +110,24 @@ def test_at_every_step(story: dict[str, Any]) -> None:
     for seen in story["looks"]:
         now += 2.0
         signals = seen and replace(seen, at=now + seen.at)
-        decision = decide(now, TARGETS, pools, signals, budget, stabilization, memory)
-        assert decision == decide(now, TARGETS, pools, signals, budget, stabilization, memory), "the same again"
-        memory = decision.memory
-        sizes = {role: v.wanted for role, v in decision.verdicts.items()}
+        result = decide(now, TARGETS, pools, signals, budget, stabilization, memory)
+        assert result == decide(now, TARGETS, pools, signals, budget, stabilization, memory), "the same again"
+        memory = result.memory
+        sizes = {role: v.desired for role, v in result.decisions.items()}
         assert within_budget(pools, sizes, budget)
         for p in pools:
-            verdict, bounded = decision.verdicts[p.role], max(p.min, min(p.max, p.wanted))
-            assert verdict.message
-            assert verdict.wanted <= p.max
-            assert verdict.wanted >= min(p.min, p.wanted)
-            assert verdict.wanted >= p.min or (budget is not None and verdict.limit), "only the budget overrules min"
-            if not verdict.known:
-                assert verdict.wanted == bounded or verdict.limit, "nothing but bounds changes what is not known"
+            decision, bounded = result.decisions[p.role], max(p.min, min(p.max, p.desired))
+            assert decision.message
+            assert decision.desired <= p.max
+            assert decision.desired >= min(p.min, p.desired)
+            assert decision.desired >= p.min or (budget is not None and decision.limit), "only the budget overrules min"
+            if not decision.known:
+                assert decision.desired == bounded or decision.limit, "nothing but bounds changes what is not known"
             if now - began < stabilization:
-                least = min(bounded, p.wanted)
-                assert verdict.wanted >= least or verdict.limit == "GpuBudget", "not down before a whole stabilization"
+                least = min(bounded, p.desired)
+                assert decision.desired >= least or decision.limit == "GpuBudget", (
+                    "not down before a whole stabilization"
+                )
             if p.unschedulable:
-                assert verdict.wanted <= max(p.wanted, p.min)
-        pools = [replace(p, wanted=sizes[p.role], ready=min(p.ready, sizes[p.role])) for p in pools]
+                assert decision.desired <= max(p.desired, p.min)
+        pools = [replace(p, desired=sizes[p.role], ready=min(p.ready, sizes[p.role])) for p in pools]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.operator.scaling.policy.looks import Service, busy, look, pods, pool
+from tests.operator.scaling.policy.signal_factory import Service, busy, look, pods, pool
 
 from phasewise_operator.scaling.policy.load import measure
 from phasewise_operator.scaling.policy.memory import Prompts
 from phasewise_operator.scaling.policy.prompts import learn
-from phasewise_operator.scaling.state import Latency, Outcomes, Signals, TtftParts
+from phasewise_operator.scaling.types import Latency, Outcomes, Signals, TtftParts
 
 
 def decoding(streams: float, itl: float, blocked: float = 0.0, kv: float = 0.1) -> Signals:
@@ -37,9 +37,9 @@ def test_an_overload_at_which_nobody_saw_a_stream_alone_is_no_target_out_of_reac
 
 def test_a_single_stream_that_misses_the_target_adds_nothing() -> None:
     service = Service()
-    verdicts = service.run(60, decoding(1.0, 0.06))
+    decisions = service.run(60, decoding(1.0, 0.06))
     assert service.sizes[1] == 1
-    assert verdicts["decode"].reason == "ItlUnattainable"
+    assert decisions["decode"].reason == "ItlUnattainable"
 
 
 def test_where_nothing_comes_through_it_is_not_known_whether_decode_or_the_transfer_is_slow() -> None:

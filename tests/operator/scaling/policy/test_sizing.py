@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.operator.scaling.policy.looks import TARGETS, busy, load, pool
+from tests.operator.scaling.policy.signal_factory import TARGETS, busy, load, pool
 
 from phasewise_operator.scaling.policy import decode, prefill, prompts
 from phasewise_operator.scaling.policy.itl_law import ItlLaw
 from phasewise_operator.scaling.policy.load import PoolLoad, measure
 from phasewise_operator.scaling.policy.memory import Outputs, Prompts, Room
 from phasewise_operator.scaling.policy.sizing import carefully
-from phasewise_operator.scaling.state import Coverage, TtftParts
+from phasewise_operator.scaling.types import Coverage, TtftParts
 
 
 def test_sums_are_scaled_by_what_was_not_read() -> None:

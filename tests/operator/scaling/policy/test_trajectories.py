@@ -9,12 +9,12 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from tests.operator.scaling.policy.plant import Plant
-from tests.operator.scaling.policy.plant_parts import Row, Shape
+from tests.operator.scaling.policy.simulator import Plant
+from tests.operator.scaling.policy.simulator_parts import Row, Shape
 
-from phasewise_operator.scaling.state import Targets
+from phasewise_operator.scaling.types import SloTargets
 
-TARGETS = Targets(ttft=2.0, itl=0.04, attainment=0.95)
+TARGETS = SloTargets(ttft=2.0, itl=0.04, attainment=0.95)
 BOTH = {"prefill": (1, 40), "decode": (1, 40)}
 
 
@@ -203,9 +203,9 @@ def test_trajectory(case: Trajectory) -> None:
 
 def check(case: Trajectory, plant: Plant, rows: Sequence[Row]) -> None:
     for role, (lo, hi) in case.final.items():
-        assert lo <= rows[-1].wanted[role] <= hi, f"{role} ends with {rows[-1].wanted[role]}, not {lo} to {hi}"
+        assert lo <= rows[-1].desired[role] <= hi, f"{role} ends with {rows[-1].desired[role]}, not {lo} to {hi}"
     for role, most in case.most.items():
-        highest = max(r.wanted[role] for r in rows)
+        highest = max(r.desired[role] for r in rows)
         assert highest <= most, f"{role} had {highest}, more than {most}"
     assert turns(rows) <= case.turns, f"{turns(rows)} changes of direction"
     if case.attainment:
@@ -215,7 +215,7 @@ def check(case: Trajectory, plant: Plant, rows: Sequence[Row]) -> None:
         first = next(r.at for r, s in steps(rows) if r.at > case.breach and s > 0)
         assert first - case.breach <= 5, f"first step up {first - case.breach:.0f} s after the breach"
     assert max((s for _, s in steps(rows)), default=0) >= case.step - (not steps(rows))
-    seen = {v.reason for r in rows for v in r.verdicts.values()}
+    seen = {v.reason for r in rows for v in r.decisions.values()}
     assert case.reasons <= seen, f"never seen: {case.reasons - seen}"
     budget = case.setup.get("budget")
     assert budget is None or max(r.gpus for r in rows) <= budget
@@ -223,18 +223,18 @@ def check(case: Trajectory, plant: Plant, rows: Sequence[Row]) -> None:
 
 def steps(rows: Sequence[Row]) -> list[tuple[Row, int]]:
     return [
-        (after, after.wanted[role] - before.wanted[role])
+        (after, after.desired[role] - before.desired[role])
         for before, after in pairwise(rows)
-        for role in after.wanted
-        if after.wanted[role] != before.wanted[role]
+        for role in after.desired
+        if after.desired[role] != before.desired[role]
     ]
 
 
 def turns(rows: Sequence[Row]) -> int:
     """Changes of direction, summed over the pools."""
     count = 0
-    for role in rows[0].wanted:
-        moves = [b.wanted[role] - a.wanted[role] for a, b in pairwise(rows)]
+    for role in rows[0].desired:
+        moves = [b.desired[role] - a.desired[role] for a, b in pairwise(rows)]
         signs = [m > 0 for m in moves if m]
         count += sum(a != b for a, b in pairwise(signs))
     return count
@@ -244,7 +244,7 @@ def story(rows: Sequence[Row]) -> str:
     """Where sizes change, and a line now and then."""
     told = [rows[0]]
     for row in rows[1:]:
-        if row.wanted != told[-1].wanted or row.at - told[-1].at >= 40:
+        if row.desired != told[-1].desired or row.at - told[-1].at >= 40:
             told.append(row)
     return "\n".join(str(r) for r in told)
 
@@ -258,8 +258,8 @@ def test_who_is_held_for_half_the_pods_changes_nothing() -> None:
     )
     rows = plant.run(120)
     blind = [r for r in rows if r.at > 32]
-    assert {tuple(r.wanted.items()) for r in blind} == {tuple(blind[0].wanted.items())}
-    assert not any(v.known for r in blind for v in r.verdicts.values())
+    assert {tuple(r.desired.items()) for r in blind} == {tuple(blind[0].desired.items())}
+    assert not any(v.known for r in blind for v in r.decisions.values())
 
 
 def test_no_request_is_lost_by_any_change_of_size() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from phasewise_operator.scaling.signals import families
-from phasewise_operator.scaling.signals.pages import Page, Wanted, parse
+from phasewise_operator.scaling.signals.exposition import FamilyFilter, ParsedMetrics, parse
 from phasewise_runtime import contract
 
 PAGES = Path(__file__).parent / "pages"
@@ -21,9 +21,9 @@ GAUGES = {
 }
 
 
-def read(body: bytes, wanted: Wanted) -> Page:
-    page = parse(body, wanted)
-    assert isinstance(page, Page), page
+def read(body: bytes, desired: FamilyFilter) -> ParsedMetrics:
+    page = parse(body, desired)
+    assert isinstance(page, ParsedMetrics), page
     return page
 
 
@@ -50,7 +50,7 @@ class Router:
     def body(self) -> bytes:
         return generate_latest(self.registry)
 
-    def page(self) -> Page:
+    def page(self) -> ParsedMetrics:
         return read(self.body(), families.ROUTER)
 
 
@@ -65,7 +65,7 @@ class Engine:
     def observe(self, family: str, *seconds: float) -> None:
         self.seconds.setdefault(family, []).extend(seconds)
 
-    def page(self) -> Page:
+    def page(self) -> ParsedMetrics:
         text = "".join(f"{GAUGES[name]} {value}\n" for name, value in {"running": 0.0, **self.gauges}.items())
         text += f'{families.TOKENS}{{engine="0"}} {self.tokens}\n'
         text += "".join(_histogram(family, seconds) for family, seconds in self.seconds.items())

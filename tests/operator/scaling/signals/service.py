@@ -6,30 +6,30 @@ from dataclasses import dataclass, field
 
 from tests.operator.scaling.signals.exposition import Engine, Router
 
-from phasewise_operator.scaling.signals.compute import signals
-from phasewise_operator.scaling.signals.history import History, Read, Target
-from phasewise_operator.scaling.state import Signals
+from phasewise_operator.scaling.signals.build import signals
+from phasewise_operator.scaling.signals.history import History, Scrape, ScrapeTarget
+from phasewise_operator.scaling.types import Signals
 from phasewise_runtime import contract
 
 P, D, R = contract.PREFILL, contract.DECODE, contract.ROUTER
 
 
-def pod(role: str, name: str, uid: str = "") -> Target:
-    return Target(role, name, uid or name, "10.0.0.1")
+def pod(role: str, name: str, uid: str = "") -> ScrapeTarget:
+    return ScrapeTarget(role, name, uid or name, "10.0.0.1")
 
 
 @dataclass
 class Service:
     """Pods that count, and the history of their pages. `silent`: those that do not answer."""
 
-    pods: dict[Target, Router | Engine]
+    pods: dict[ScrapeTarget, Router | Engine]
     history: History = field(default_factory=History)
     now: float = 100.0
-    silent: set[Target] = field(default_factory=set[Target])
+    silent: set[ScrapeTarget] = field(default_factory=set[ScrapeTarget])
 
     def round(self, seconds: float = 2.0) -> None:
         self.now += seconds
-        reads = {t.uid: Read(self.now, p.page()) for t, p in self.pods.items() if t not in self.silent}
+        reads = {t.uid: Scrape(self.now, p.page()) for t, p in self.pods.items() if t not in self.silent}
         self.history = self.history.fold(self.pods, reads, self.now)
 
     def signals(self, later: float = 0.0, pools: tuple[str, ...] = (P, D), attainment: float = 0.95) -> Signals:

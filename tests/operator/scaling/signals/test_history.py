@@ -6,9 +6,9 @@ import pytest
 from tests.operator.scaling.signals.exposition import Engine, Router
 from tests.operator.scaling.signals.service import D, P, R, Service, pod
 
-from phasewise_operator.scaling.signals.compute import signals
+from phasewise_operator.scaling.signals.build import signals
 from phasewise_operator.scaling.signals.history import FRESH, LOAD_WINDOW, SLO_WINDOW
-from phasewise_operator.scaling.state import Coverage, Outcomes
+from phasewise_operator.scaling.types import Coverage, Outcomes
 from phasewise_runtime import contract
 
 

@@ -10,10 +10,10 @@ from tests.operator.scaling.signals.exposition import Engine, Router
 from tests.operator.scaling.signals.service import D, P, R, Service, pod
 
 from phasewise_operator.scaling.signals import families
-from phasewise_operator.scaling.signals.compute import KvTransfers, kv_transfers, signals
-from phasewise_operator.scaling.signals.history import SLO_WINDOW, History, Read
-from phasewise_operator.scaling.signals.pages import Page
-from phasewise_operator.scaling.state import Outcomes, PodLoad, TtftParts
+from phasewise_operator.scaling.signals.build import KvTransfers, kv_transfers, signals
+from phasewise_operator.scaling.signals.exposition import ParsedMetrics
+from phasewise_operator.scaling.signals.history import SLO_WINDOW, History, Scrape
+from phasewise_operator.scaling.types import Outcomes, PodLoad, TtftParts
 from phasewise_runtime import contract
 
 
@@ -85,7 +85,7 @@ def test_engines_of_one_pod_are_summed_and_their_caches_averaged() -> None:
         families.KV_USAGE: dict(zip(ranks, (0.2, 0.6), strict=True)),
     }
     target = pod(D, "d1")
-    history = History().fold([target], {"d1": Read(0, Page(gauges, {}, {}))}, 0)
+    history = History().fold([target], {"d1": Scrape(0, ParsedMetrics(gauges, {}, {}))}, 0)
     load = signals(history, [target], (D,), 0.95, 0).pools[D].pods["d1"]
     assert (load.running, load.kv_usage) == (5, pytest.approx(0.4))
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from phasewise_operator.scaling.policy.wording import counted, seconds
-from phasewise_operator.scaling.state import Coverage, Pool, Signals
+from phasewise_operator.scaling.policy.format import counted, seconds
+from phasewise_operator.scaling.types import Coverage, PoolState, Signals
 
 MAX_AGE = 10.0
 """Seconds: five scrapes in a row have failed."""
@@ -25,14 +25,14 @@ NO_ROUTER = "NoRouter"
 
 
 @dataclass(frozen=True)
-class Doubt:
+class Insufficient:
     """Why nothing may be changed, as a reason and for people."""
 
     reason: str
     message: str
 
 
-def usable(now: float, pools: Sequence[Pool], signals: Signals | None) -> Signals | Doubt:
+def usable(now: float, pools: Sequence[PoolState], signals: Signals | None) -> Signals | Insufficient:
     """The signals where they can be decided on, else why not. The first of these that holds names the reason.
 
     | nothing was ever read                    | NoSignal   |
@@ -42,17 +42,17 @@ def usable(now: float, pools: Sequence[Pool], signals: Signals | None) -> Signal
     | load window shorter than MIN_WINDOW      | NoSignal   |
     """
     if signals is None or (signals.at == 0 and signals.routers.of > 0):
-        return Doubt(NO_SIGNAL, "Sizes are held: nothing has been read yet.")
+        return Insufficient(NO_SIGNAL, "Sizes are held: nothing has been read yet.")
     if signals.routers.of == 0:
-        return Doubt(NO_ROUTER, "Sizes are held: no router is ready, so nobody can say what arrives.")
+        return Insufficient(NO_ROUTER, "Sizes are held: no router is ready, so nobody can say what arrives.")
     if now - signals.at > MAX_AGE:
-        return Doubt(
+        return Insufficient(
             STALE, f"Sizes are held: the newest sample is older than {seconds(MAX_AGE)}; see why scrapes fail."
         )
     if unread := _unread(pools, signals):
-        return Doubt(UNREADABLE, f"Sizes are held: {unread}.")
+        return Insufficient(UNREADABLE, f"Sizes are held: {unread}.")
     if signals.load_window < MIN_WINDOW:
-        return Doubt(NO_SIGNAL, f"Sizes are held until {seconds(MIN_WINDOW)} of traffic have been watched.")
+        return Insufficient(NO_SIGNAL, f"Sizes are held until {seconds(MIN_WINDOW)} of traffic have been watched.")
     return signals
 
 
@@ -61,7 +61,7 @@ def whole(signals: Signals) -> bool:
     return signals.routers.share >= 1 and all(p.coverage.share >= 1 for p in signals.pools.values())
 
 
-def _unread(pools: Sequence[Pool], signals: Signals) -> str | None:
+def _unread(pools: Sequence[PoolState], signals: Signals) -> str | None:
     if signals.routers.share <= MIN_SHARE:
         return _missing("router", signals.routers)
     for pool in pools:

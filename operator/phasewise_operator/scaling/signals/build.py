@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from phasewise_operator.scaling.signals import families
+from phasewise_operator.scaling.signals.exposition import Labels
 from phasewise_operator.scaling.signals.histograms import Histogram, total
 from phasewise_operator.scaling.signals.history import (
     FRESH,
@@ -20,10 +21,9 @@ from phasewise_operator.scaling.signals.history import (
     History,
     Increment,
     Newest,
-    Target,
+    ScrapeTarget,
 )
-from phasewise_operator.scaling.signals.pages import Labels
-from phasewise_operator.scaling.state import Coverage, Latency, Outcomes, PodLoad, PoolSignals, Signals, TtftParts
+from phasewise_operator.scaling.types import Coverage, Latency, Outcomes, PodLoad, PoolSignals, Signals, TtftParts
 from phasewise_runtime import contract
 
 
@@ -47,7 +47,7 @@ def kv_transfers(history: History) -> KvTransfers:
 
 
 def signals(
-    history: History, expected: Sequence[Target], pools: Sequence[str], attainment: float, now: float
+    history: History, expected: Sequence[ScrapeTarget], pools: Sequence[str], attainment: float, now: float
 ) -> Signals:
     """`expected`: the pods, routers too, that are ready and not on their way out. `pools`: the roles that the service
     has, with pods or without. `attainment`: the share of requests that the targets are for, such as 0.95."""
@@ -250,7 +250,7 @@ def _parts(slo: _Window) -> TtftParts:
 def _latency(observed: Histogram | None, attainment: float) -> Latency | None:
     if observed is None or observed.mean is None:
         return None
-    p50, p95, wanted = (observed.quantile(q) for q in (0.5, 0.95, attainment))
-    if p50 is None or p95 is None or wanted is None:
+    p50, p95, at_attainment = (observed.quantile(q) for q in (0.5, 0.95, attainment))
+    if p50 is None or p95 is None or at_attainment is None:
         return None
-    return Latency(observed.count, observed.mean, p50, p95, wanted)
+    return Latency(observed.count, observed.mean, p50, p95, at_attainment)

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from tests.operator.scaling.policy.plant_parts import Pod, Request
+from tests.operator.scaling.policy.simulator_parts import Pod, Request
 
-from phasewise_operator.scaling.state import Coverage, Latency, Outcomes, PodLoad, PoolSignals, Signals, TtftParts
+from phasewise_operator.scaling.types import Coverage, Latency, Outcomes, PodLoad, PoolSignals, Signals, TtftParts
 
 if TYPE_CHECKING:
-    from tests.operator.scaling.policy.plant import Plant
+    from tests.operator.scaling.policy.simulator import Plant
 
 TICK = 2.0
 LOAD_WINDOW = 10.0

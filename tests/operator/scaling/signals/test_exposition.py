@@ -16,35 +16,42 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.operator.scaling.signals.exposition import PAGES, Router, read
 
 from phasewise_operator.scaling.signals import families
+from phasewise_operator.scaling.signals.exposition import (
+    FamilyFilter,
+    Labels,
+    MetricType,
+    ParsedMetrics,
+    ParseError,
+    parse,
+)
 from phasewise_operator.scaling.signals.histograms import Histogram
-from phasewise_operator.scaling.signals.pages import Kind, Labels, Page, PageError, Wanted, parse
 from phasewise_runtime import contract
 from phasewise_runtime.router.metrics import Metrics
 
-ONE = Wanted({"one": Kind.GAUGE}, "one")
-ANY = Wanted({"g": Kind.GAUGE, "c_total": Kind.COUNTER, "h": Kind.HISTOGRAM}, "g")
+ONE = FamilyFilter({"one": MetricType.GAUGE}, "one")
+ANY = FamilyFilter({"g": MetricType.GAUGE, "c_total": MetricType.COUNTER, "h": MetricType.HISTOGRAM}, "g")
 
 
-def reference(body: bytes, wanted: Wanted) -> Page:
+def reference(body: bytes, desired: FamilyFilter) -> ParsedMetrics:
     """The same page, as prometheus-client reads it."""
-    scalars: dict[Kind, dict[str, dict[Labels, float]]] = {Kind.GAUGE: {}, Kind.COUNTER: {}}
+    scalars: dict[MetricType, dict[str, dict[Labels, float]]] = {MetricType.GAUGE: {}, MetricType.COUNTER: {}}
     buckets: dict[str, dict[Labels, dict[float, float]]] = {}
     sums: dict[str, dict[Labels, float]] = {}
     for family in text_string_to_metric_families(body.decode()):
         for sample in family.samples:
             found = tuple(sorted((k, v) for k, v in sample.labels.items() if k != "le"))
-            if (kind := wanted.families.get(sample.name)) in scalars:
+            if (kind := desired.families.get(sample.name)) in scalars:
                 scalars[kind].setdefault(sample.name, {})[found] = sample.value
-            elif wanted.families.get(family.name) is Kind.HISTOGRAM and sample.name.endswith("_bucket"):
+            elif desired.families.get(family.name) is MetricType.HISTOGRAM and sample.name.endswith("_bucket"):
                 bound = float(sample.labels["le"])
                 buckets.setdefault(family.name, {}).setdefault(found, {})[bound] = sample.value
-            elif wanted.families.get(family.name) is Kind.HISTOGRAM and sample.name.endswith("_sum"):
+            elif desired.families.get(family.name) is MetricType.HISTOGRAM and sample.name.endswith("_sum"):
                 sums.setdefault(family.name, {})[found] = sample.value
     histograms = {
         name: {found: Histogram(tuple(one), tuple(one.values()), sums[name][found]) for found, one in by.items()}
         for name, by in buckets.items()
     }
-    return Page(scalars[Kind.GAUGE], scalars[Kind.COUNTER], histograms)
+    return ParsedMetrics(scalars[MetricType.GAUGE], scalars[MetricType.COUNTER], histograms)
 
 
 def busy_router() -> bytes:
@@ -59,7 +66,7 @@ def busy_router() -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("body", "wanted", "count"),
+    ("body", "desired", "count"),
     [
         ((PAGES / "vllm-0.32-decode.txt").read_bytes(), families.ENGINE, 9),
         ((PAGES / "vllm-0.32-prefill.txt").read_bytes(), families.ENGINE, 9),
@@ -69,10 +76,10 @@ def busy_router() -> bytes:
 )
 @pytest.mark.parametrize("change", [lambda b: b, lambda b: b.replace(b"\n", b"\r\n")], ids=["lf", "crlf"])
 def test_real_pages_read_as_prometheus_client_reads_them(
-    body: bytes, wanted: Wanted, count: int, change: Callable[[bytes], bytes]
+    body: bytes, desired: FamilyFilter, count: int, change: Callable[[bytes], bytes]
 ) -> None:
-    found = read(change(body), wanted)
-    assert found == reference(body, wanted)
+    found = read(change(body), desired)
+    assert found == reference(body, desired)
     assert len(found.gauges) + len(found.counters) + len(found.histograms) == count
 
 
@@ -215,7 +222,7 @@ H = 'h_bucket{le="1.0"} 1\nh_bucket{le="+Inf"} 2\nh_sum 3\nh_count 2\n'
 )
 def test_what_is_not_a_whole_page_is_an_error_that_says_what_is_wrong(body: str, what: str) -> None:
     found = parse(body.encode(errors="surrogateescape"), ANY)
-    assert isinstance(found, PageError)
+    assert isinstance(found, ParseError)
     assert what in found.what
 
 
@@ -227,7 +234,7 @@ def test_what_the_router_exports_is_what_is_read() -> None:
 
 def test_a_router_that_does_not_count_arrivals_yet_is_not_a_service_without_traffic() -> None:
     found = parse((PAGES / "router-before-arrivals.txt").read_bytes(), families.ROUTER)
-    assert isinstance(found, PageError)
+    assert isinstance(found, ParseError)
     assert contract.METRIC_ARRIVALS in found.what
 
 
@@ -236,11 +243,11 @@ def test_a_page_cut_off_anywhere_is_never_read_as_fewer_requests() -> None:
     whole = read(body, families.ENGINE)
     for end in range(0, len(body), 97):
         found = parse(body[:end], families.ENGINE)
-        if isinstance(found, Page):
+        if isinstance(found, ParsedMetrics):
             assert all(values == whole.gauges[name] for name, values in found.gauges.items())
             assert all(values == whole.histograms[name] for name, values in found.histograms.items())
 
 
 def test_families_that_a_version_lacks_are_absent() -> None:
     found = read(b'vllm:num_requests_running{engine="0"} 1.0\n', families.ENGINE)
-    assert found == Page({families.RUNNING: {(("engine", "0"),): 1.0}}, {}, {})
+    assert found == ParsedMetrics({families.RUNNING: {(("engine", "0"),): 1.0}}, {}, {})

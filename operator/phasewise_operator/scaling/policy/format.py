@@ -1,4 +1,4 @@
-"""Figures in the messages of verdicts: two significant digits, so that noise does not rewrite a message. Pure.
+"""Figures in the messages of decisions: two significant digits, so that noise does not rewrite a message. Pure.
 
 Imports the standard library only.
 """

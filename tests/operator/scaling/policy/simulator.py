@@ -13,11 +13,11 @@ import math
 import random
 from collections import deque
 
-from tests.operator.scaling.policy.plant_parts import Pod, Request, Row, Shape
-from tests.operator.scaling.policy.plant_signals import TICK, signals
+from tests.operator.scaling.policy.simulator_parts import Pod, Request, Row, Shape
+from tests.operator.scaling.policy.simulator_signals import TICK, signals
 
-from phasewise_operator.scaling.policy.decide import Decision, Memory, decide
-from phasewise_operator.scaling.state import Pool, Targets
+from phasewise_operator.scaling.policy.decide import Memory, decide
+from phasewise_operator.scaling.types import PoolState, SloTargets
 
 STEP = 0.05
 
@@ -28,7 +28,7 @@ class Plant:
     def __init__(
         self,
         shape: Shape,
-        targets: Targets,
+        targets: SloTargets,
         bounds: dict[str, tuple[int, int]],
         *,
         start: dict[str, int] | None = None,
@@ -42,8 +42,8 @@ class Plant:
         self.now = 0.0
         self.names = itertools.count()
         self.pods: dict[str, list[Pod]] = {role: [] for role in bounds}
-        self.wanted = {role: (start or {}).get(role, lo) for role, (lo, _) in bounds.items()}
-        for role, number in self.wanted.items():
+        self.desired = {role: (start or {}).get(role, lo) for role, (lo, _) in bounds.items()}
+        for role, number in self.desired.items():
             for _ in range(number):
                 pod = self._new(role)
                 pod.ready = True
@@ -206,31 +206,29 @@ class Plant:
         for role, pods in self.pods.items():
             for pod in pods[: self.shape.nodes]:
                 pod.ready = pod.ready or self.now - pod.born >= self.shape.startup
-            assert len(self._live(role)) == self.wanted[role]
+            assert len(self._live(role)) == self.desired[role]
 
-    def _resize(self, role: str, wanted: int) -> None:
+    def _resize(self, role: str, desired: int) -> None:
         live = self._live(role)
-        for _ in range(wanted - len(live)):
+        for _ in range(desired - len(live)):
             self._new(role)
-        for pod in sorted(live, key=lambda p: (p.ready, p.load))[: max(0, len(live) - wanted)]:
+        for pod in sorted(live, key=lambda p: (p.ready, p.load))[: max(0, len(live) - desired)]:
             pod.ending = True
-        self.wanted[role] = wanted
+        self.desired[role] = desired
 
     # --- the policy ---------------------------------------------------------------------------------------
     def _tick(self) -> None:
         seen = signals(self)
-        decision: Decision = decide(
-            self.now, self.targets, self.state(), seen, self.budget, self.stabilization, self.memory
-        )
-        self.memory = decision.memory
-        for role, verdict in decision.verdicts.items():
-            self._resize(role, verdict.wanted)
+        result = decide(self.now, self.targets, self.state(), seen, self.budget, self.stabilization, self.memory)
+        self.memory = result.memory
+        for role, decision in result.decisions.items():
+            self._resize(role, decision.desired)
         self.rows.append(
             Row(
                 at=self.now,
-                wanted=dict(self.wanted),
+                desired=dict(self.desired),
                 ready={r: len(self.usable(r)) for r in self.pods},
-                verdicts=dict(decision.verdicts),
+                decisions=dict(result.decisions),
                 rate=seen.arrivals,
                 queued=seen.queued,
                 attainment=seen.outcomes.attainment,
@@ -238,17 +236,17 @@ class Plant:
             )
         )
 
-    def state(self) -> list[Pool]:
-        pools: list[Pool] = []
+    def state(self) -> list[PoolState]:
+        pools: list[PoolState] = []
         for role, (lo, hi) in self.bounds.items():
             homeless = sum(1 for p in self.pods[role][self.shape.nodes :] if not p.ready)
             ending = len(self.pods[role]) - len(self._live(role))
             pools.append(
-                Pool(
+                PoolState(
                     role=role,
                     min=lo,
                     max=hi,
-                    wanted=self.wanted[role],
+                    desired=self.desired[role],
                     ready=len(self.usable(role)),
                     unschedulable=homeless,
                     gpus=self.shape.gpus,

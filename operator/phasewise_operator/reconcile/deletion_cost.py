@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from phasewise_operator.kinds import POD, Manifest
 from phasewise_operator.observed import Observed, PodView
 from phasewise_operator.reconcile.plan import Plan
-from phasewise_operator.scaling.state import Advice
+from phasewise_operator.scaling.types import Recommendation
 from phasewise_runtime import contract
 
 CHEAP = "-1"
 
 
-def deletion_costs(namespace: str, plan: Plan, observed: Observed, advice: Advice) -> list[Manifest]:
+def deletion_costs(namespace: str, plan: Plan, observed: Observed, recommendation: Recommendation) -> list[Manifest]:
     """Annotations to apply before the Deployments are made smaller; empty where none is."""
     manifests: list[Manifest] = []
     for engine in plan.engines:
@@ -27,20 +27,20 @@ def deletion_costs(namespace: str, plan: Plan, observed: Observed, advice: Advic
         live = next((w for w in observed.workloads if w.role == engine.role and w.revision == engine.revision), None)
         fewer = live.replicas - plan.rollout.current[engine.role] if live else 0
         if fewer > 0:
-            chosen = {p.name for p in victims(mine, fewer, advice)}
+            chosen = {p.name for p in cheapest_pods(mine, fewer, recommendation)}
             manifests += [_cost(namespace, p, CHEAP if p.name in chosen else "") for p in mine if _differs(p, chosen)]
     return manifests
 
 
-def victims(pods: Sequence[PodView], count: int, advice: Advice) -> list[PodView]:
+def cheapest_pods(pods: Sequence[PodView], count: int, recommendation: Recommendation) -> list[PodView]:
     """The pods that are to go, least in hand first; of equals the youngest, whose cache is the coldest."""
     by_age = sorted(pods, key=lambda p: (p.created, p.name), reverse=True)
-    return sorted(by_age, key=lambda p: (p.ready, _in_hand(p, advice)))[:count]
+    return sorted(by_age, key=lambda p: (p.ready, _in_hand(p, recommendation)))[:count]
 
 
-def _in_hand(pod: PodView, advice: Advice) -> float:
+def _in_hand(pod: PodView, recommendation: Recommendation) -> float:
     """Requests there; a pod of which nothing is known is taken last."""
-    pool = advice.signals.pools.get(pod.role) if advice.signals else None
+    pool = recommendation.signals.pools.get(pod.role) if recommendation.signals else None
     load = pool.pods.get(pod.name) if pool else None
     if load is None:
         return math.inf

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from phasewise_operator.observed import PodView
-from phasewise_operator.reconcile.trouble import trouble_of
+from phasewise_operator.reconcile.pod_problems import pod_problem
 from phasewise_runtime import contract
 
 
@@ -69,7 +69,7 @@ CASES: list[tuple[dict[str, Any], str, str | None, bool, str]] = [
 def test_the_reason_a_user_sees(
     status: dict[str, Any], mount_error: str, reason: str | None, stalls: bool, text: str
 ) -> None:
-    found = trouble_of([pod(status, mount_error)])
+    found = pod_problem([pod(status, mount_error)])
     assert (found.reason if found else None) == reason
     if found:
         assert found.stalls is stalls
@@ -77,10 +77,10 @@ def test_the_reason_a_user_sees(
 
 
 def test_what_stalls_goes_before_what_may_pass() -> None:
-    found = trouble_of([pod(UNSCHEDULABLE), pod(waiting("ErrImagePull", "x"))])
+    found = pod_problem([pod(UNSCHEDULABLE), pod(waiting("ErrImagePull", "x"))])
     assert found is not None
     assert found.reason == "ImageUnavailable"
 
 
 def test_a_pod_that_is_leaving_is_no_trouble() -> None:
-    assert trouble_of([pod(waiting("ErrImagePull"), deletionTimestamp="now")]) is None
+    assert pod_problem([pod(waiting("ErrImagePull"), deletionTimestamp="now")]) is None

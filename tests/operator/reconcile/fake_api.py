@@ -10,7 +10,7 @@ from tests.operator.reconcile.managed_fields import fields_of
 from phasewise_operator.kinds import EVENT, Kind, Manifest
 from phasewise_operator.kube import Listing
 from phasewise_operator.reconcile.controller import Controller
-from phasewise_operator.scaling.state import NO_ADVICE, Advice
+from phasewise_operator.scaling.types import NO_RECOMMENDATION, Recommendation
 from phasewise_operator.store import Key
 from phasewise_runtime import contract
 
@@ -75,9 +75,9 @@ class Loop:
     """The scaling loop, which says what it is told to say."""
 
     def __init__(self) -> None:
-        self.says = NO_ADVICE
+        self.says = NO_RECOMMENDATION
 
-    def advice(self, key: Key, uid: str) -> Advice:
+    def recommendation(self, key: Key, uid: str) -> Recommendation:
         return self.says
 
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phasewise_operator.scaling.outside import follow
-from phasewise_operator.scaling.state import Pool
+from phasewise_operator.scaling.external import follow
+from phasewise_operator.scaling.types import PoolState
 
 
-def pool(role: str, wanted: int, gpus: int = 1, beside: int = 0, low: int = 1, high: int = 8) -> Pool:
-    return Pool(role, low, high, wanted, ready=wanted, gpus=gpus, gpus_beside=beside)
+def pool(role: str, desired: int, gpus: int = 1, beside: int = 0, low: int = 1, high: int = 8) -> PoolState:
+    return PoolState(role, low, high, desired, ready=desired, gpus=gpus, gpus_beside=beside)
 
 
 CASES = [
@@ -35,20 +35,20 @@ CASES = [
 def test_what_is_asked_is_given(
     asked: dict[str, int | None], budget: int | None, expected: dict[str, tuple[int, str]]
 ) -> None:
-    verdicts = follow([pool("prefill", 2), pool("decode", 2)], asked, budget)
-    assert {role: (v.wanted, v.limit) for role, v in verdicts.items()} == expected
-    assert all(v.reason == "External" for v in verdicts.values())
+    decisions = follow([pool("prefill", 2), pool("decode", 2)], asked, budget)
+    assert {role: (v.desired, v.limit) for role, v in decisions.items()} == expected
+    assert all(v.reason == "External" for v in decisions.values())
 
 
 def test_a_lowered_budget_says_what_to_change() -> None:
-    verdicts = follow([pool("prefill", 4), pool("decode", 4)], {"prefill": 4, "decode": 4}, 4)
-    assert [(v.wanted, v.limit) for v in verdicts.values()] == [(2, "GpuBudget")] * 2
-    assert all("scaling.gpuBudget 4 leaves room for 2 now: raise it" in v.message for v in verdicts.values())
+    decisions = follow([pool("prefill", 4), pool("decode", 4)], {"prefill": 4, "decode": 4}, 4)
+    assert [(v.desired, v.limit) for v in decisions.values()] == [(2, "GpuBudget")] * 2
+    assert all("scaling.gpuBudget 4 leaves room for 2 now: raise it" in v.message for v in decisions.values())
 
 
 def test_gpus_of_pods_that_are_going_are_not_free_yet() -> None:
-    verdicts = follow([pool("prefill", 1, beside=1), pool("decode", 2)], {"prefill": 1, "decode": 3}, 4)
-    assert (verdicts["decode"].wanted, verdicts["decode"].limit) == (2, "GpuBudget")
+    decisions = follow([pool("prefill", 1, beside=1), pool("decode", 2)], {"prefill": 1, "decode": 3}, 4)
+    assert (decisions["decode"].desired, decisions["decode"].limit) == (2, "GpuBudget")
 
 
 @given(
@@ -59,10 +59,10 @@ def test_gpus_of_pods_that_are_going_are_not_free_yet() -> None:
 )
 def test_the_budget_is_never_passed_by_a_step(rows: list[tuple[int, int, int, int]], budget: int) -> None:
     roles = ("prefill", "decode")
-    pools = [pool(r, wanted, gpus, beside, low=0) for r, (wanted, gpus, beside, _) in zip(roles, rows, strict=True)]
+    pools = [pool(r, desired, gpus, beside, low=0) for r, (desired, gpus, beside, _) in zip(roles, rows, strict=True)]
     asked: dict[str, int | None] = {r: row[3] for r, row in zip(roles, rows, strict=True)}
-    verdicts = follow(pools, asked, budget)
-    held = sum(p.wanted * p.gpus + p.gpus_beside for p in pools)
-    after = sum(max(p.wanted, verdicts[p.role].wanted) * p.gpus + p.gpus_beside for p in pools)
+    decisions = follow(pools, asked, budget)
+    held = sum(p.desired * p.gpus + p.gpus_beside for p in pools)
+    after = sum(max(p.desired, decisions[p.role].desired) * p.gpus + p.gpus_beside for p in pools)
     assert after <= max(held, budget)
-    assert sum(verdicts[p.role].wanted * p.gpus for p in pools) <= budget, "min is 0"
+    assert sum(decisions[p.role].desired * p.gpus for p in pools) <= budget, "min is 0"

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from phasewise_operator.scaling.state import Verdict
+from phasewise_operator.scaling.types import SizeDecision
 
 
 @dataclass
@@ -86,9 +86,9 @@ class Row:
     """One tick, for tests and for people."""
 
     at: float
-    wanted: dict[str, int]
+    desired: dict[str, int]
     ready: dict[str, int]
-    verdicts: dict[str, Verdict]
+    decisions: dict[str, SizeDecision]
     rate: float
     queued: float
     attainment: float | None
@@ -97,7 +97,7 @@ class Row:
 
     def __str__(self) -> str:
         sizes = "  ".join(
-            f"{r} {self.ready[r]:>2}/{self.wanted[r]:<2} {v.reason:<16}" for r, v in self.verdicts.items()
+            f"{r} {self.ready[r]:>2}/{self.desired[r]:<2} {v.reason:<16}" for r, v in self.decisions.items()
         )
         met = "-" if self.attainment is None else f"{self.attainment:.0%}"
         return f"{self.at:6.0f} s {self.rate:5.1f}/s {sizes} queued {self.queued:<4.0f} met {met}"

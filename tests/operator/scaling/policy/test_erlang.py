@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from phasewise_operator.scaling.policy.staffing import erlang_c, servers_for, servers_to_keep_up
+from phasewise_operator.scaling.policy.erlang import erlang_c, servers_for, servers_to_keep_up
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,8 @@ def extract(live: Manifest) -> Manifest:
     return {"apiVersion": live["apiVersion"], "kind": live["kind"], "metadata": meta, **body}
 
 
-def _owns_map(fields: FieldSet, wanted: Mapping[str, Any]) -> bool:
-    return all(f"f:{key}" in fields and _owns(fields[f"f:{key}"], value) for key, value in wanted.items())
+def _owns_map(fields: FieldSet, desired: Mapping[str, Any]) -> bool:
+    return all(f"f:{key}" in fields and _owns(fields[f"f:{key}"], value) for key, value in desired.items())
 
 
 def _owns(fields: FieldSet, value: Any) -> bool:

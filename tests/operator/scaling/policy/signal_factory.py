@@ -6,16 +6,24 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from phasewise_operator.scaling.policy.decide import Decision, Memory, decide
+from phasewise_operator.scaling.policy.decide import Memory, decide
 from phasewise_operator.scaling.policy.load import Load, PoolLoad
-from phasewise_operator.scaling.state import Coverage, PodLoad, Pool, PoolSignals, Signals, Targets, Verdict
+from phasewise_operator.scaling.types import (
+    Coverage,
+    PodLoad,
+    PoolSignals,
+    PoolState,
+    Signals,
+    SizeDecision,
+    SloTargets,
+)
 
-TARGETS = Targets(ttft=2.0, itl=0.04, attainment=0.95)
+TARGETS = SloTargets(ttft=2.0, itl=0.04, attainment=0.95)
 TICK = 2.0
 
 
-def pool(role: str, size: int = 1, **changes: Any) -> Pool:
-    return replace(Pool(role, min=1, max=10, wanted=size, ready=size), **changes)
+def pool(role: str, size: int = 1, **changes: Any) -> PoolState:
+    return replace(PoolState(role, min=1, max=10, desired=size, ready=size), **changes)
 
 
 def pods(role: str, number: int, read: int | None = None, **load: Any) -> PoolSignals:
@@ -58,32 +66,32 @@ def busy(prefill: int = 1, decode: int = 1, rate: float = 1.0, **changes: Any) -
 class Service:
     """Calls the policy tick by tick, as the loop does, and obeys it at once unless told otherwise."""
 
-    def __init__(self, *pools: Pool, budget: int | None = None, stabilization: float = 60.0) -> None:
+    def __init__(self, *pools: PoolState, budget: int | None = None, stabilization: float = 60.0) -> None:
         self.pools = {p.role: p for p in pools or (pool("prefill"), pool("decode"))}
         self.budget, self.stabilization = budget, stabilization
         self.now, self.memory, self.targets = 1000.0, Memory(), TARGETS
 
-    def tick(self, signals: Signals | None, *, age: float = 0.0, obey: bool = True) -> Mapping[str, Verdict]:
+    def tick(self, signals: Signals | None, *, age: float = 0.0, obey: bool = True) -> Mapping[str, SizeDecision]:
         self.now += TICK
         signals = signals and replace(signals, at=self.now - age)
-        decision: Decision = decide(
+        result = decide(
             self.now, self.targets, list(self.pools.values()), signals, self.budget, self.stabilization, self.memory
         )
-        self.memory = decision.memory
+        self.memory = result.memory
         if obey:
-            for role, verdict in decision.verdicts.items():
-                self.change(role, wanted=verdict.wanted, ready=verdict.wanted)
-        return decision.verdicts
+            for role, decision in result.decisions.items():
+                self.change(role, desired=decision.desired, ready=decision.desired)
+        return result.decisions
 
-    def run(self, seconds: float, signals: Signals | None) -> Mapping[str, Verdict]:
-        verdicts: Mapping[str, Verdict] = {}
+    def run(self, seconds: float, signals: Signals | None) -> Mapping[str, SizeDecision]:
+        decisions: Mapping[str, SizeDecision] = {}
         for _ in range(max(1, round(seconds / TICK))):
-            verdicts = self.tick(signals)
-        return verdicts
+            decisions = self.tick(signals)
+        return decisions
 
     def change(self, role: str, **changes: Any) -> None:
         self.pools[role] = replace(self.pools[role], **changes)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        return tuple(p.wanted for p in self.pools.values())
+        return tuple(p.desired for p in self.pools.values())

@@ -32,20 +32,20 @@ _LONGEST: Final = 1000
 
 
 @dataclass(frozen=True)
-class Trouble:
+class PodProblem:
     reason: str
     message: str
     stalls: bool
     """Nothing will change until somebody acts."""
 
 
-def trouble_of(pods: Sequence[PodView]) -> Trouble | None:
-    """The first trouble of any pod that is meant to run; what stalls goes before what may pass."""
+def pod_problem(pods: Sequence[PodView]) -> PodProblem | None:
+    """The first problem of any pod that is meant to run; what stalls goes before what may pass."""
     found = [t for pod in pods if not pod.ready and not pod.deleting and (t := _of(pod))]
     return next((t for t in found if t.stalls), found[0] if found else None)
 
 
-def _of(pod: PodView) -> Trouble | None:
+def _of(pod: PodView) -> PodProblem | None:
     if pod.unschedulable:
         return _unschedulable(pod)
     if pod.mount_error:
@@ -55,37 +55,37 @@ def _of(pod: PodView) -> Trouble | None:
     return _failure(pod, pod.ended) if pod.ended else None
 
 
-def _unschedulable(pod: PodView) -> Trouble:
+def _unschedulable(pod: PodView) -> PodProblem:
     if claim := _CLAIM.search(pod.unschedulable):
         text = f"claim {claim[1]} is not there: create it in this namespace, or correct spec.model.uri"
-        return Trouble("ModelUnavailable", f"{text}; pod {pod.name} waits for it", stalls=True)
-    return Trouble("Unschedulable", f"pod {pod.name}: {pod.unschedulable}", stalls=False)
+        return PodProblem("ModelUnavailable", f"{text}; pod {pod.name} waits for it", stalls=True)
+    return PodProblem("Unschedulable", f"pod {pod.name}: {pod.unschedulable}", stalls=False)
 
 
-def _waiting(pod: PodView) -> Trouble:
+def _waiting(pod: PodView) -> PodProblem:
     text = f"pod {pod.name}: {pod.waiting_message or pod.waiting_reason}"
     if pod.waiting_reason in _CONFIG:
-        return Trouble("InvalidPod", text, stalls=True)
-    return Trouble(
+        return PodProblem("InvalidPod", text, stalls=True)
+    return PodProblem(
         "ImageUnavailable", f"{text}; check the image's name and tag, and spec.imagePullSecrets", stalls=True
     )
 
 
-def _mount(pod: PodView) -> Trouble:
+def _mount(pod: PodView) -> PodProblem:
     missing = _SECRET.search(pod.mount_error)
     if missing:
         text = f"secret {missing[1]} is not there: create it in this namespace; pod {pod.name} waits for it"
-        return Trouble("SecretNotFound", text, stalls=True)
-    return Trouble("VolumeNotMounted", f"pod {pod.name}: {pod.mount_error}", stalls=False)
+        return PodProblem("SecretNotFound", text, stalls=True)
+    return PodProblem("VolumeNotMounted", f"pod {pod.name}: {pod.mount_error}", stalls=False)
 
 
-def _failure(pod: PodView, ended: Ended) -> Trouble:
+def _failure(pod: PodView, ended: Ended) -> PodProblem:
     again = pod.restarts > 1  # the kubelet's first restart is at once, and often all that was needed
     if ended.reason == "OOMKilled":
         hint = "raise resources.limits.memory, or lower the engine's KV cache in spec.engine.args"
-        return Trouble("OutOfMemory", f"pod {pod.name} was killed for want of memory: {hint}", again)
+        return PodProblem("OutOfMemory", f"pod {pod.name} was killed for want of memory: {hint}", again)
     text = f"pod {pod.name}: {ended.message[:_LONGEST] or f'exit code {ended.code}, without a word'}"
     if ended.code == contract.EXIT_CONFIG:
         about_model = "spec.model" in ended.message.partition("\n")[0]
-        return Trouble("ModelUnavailable" if about_model else "InvalidEngine", text, stalls=True)
-    return Trouble(_EXITS.get(ended.code, "ContainerFailed"), text, again)
+        return PodProblem("ModelUnavailable" if about_model else "InvalidEngine", text, stalls=True)
+    return PodProblem(_EXITS.get(ended.code, "ContainerFailed"), text, again)

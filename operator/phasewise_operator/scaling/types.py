@@ -149,7 +149,7 @@ class Signals:
 
 
 @dataclass(frozen=True)
-class Targets:
+class SloTargets:
     ttft: float
     itl: float
     attainment: float
@@ -157,13 +157,13 @@ class Targets:
 
 
 @dataclass(frozen=True)
-class Pool:
+class PoolState:
     """One pool as the cluster has it, and its bounds."""
 
     role: str
     min: int
     max: int
-    wanted: int
+    desired: int
     """Replicas asked for so far: the size that is to be decided on."""
     ready: int
     """Ready pods that are not on their way out, of all revisions."""
@@ -174,7 +174,7 @@ class Pool:
     batch: int = 0
     """Requests that an engine runs at once at most; 0: not known."""
     gpus_beside: int = 0
-    """GPUs held by pods that `wanted` does not count: terminating ones, and those of other revisions."""
+    """GPUs held by pods that `desired` does not count: terminating ones, and those of other revisions."""
 
 
 AT_MAXIMUM: Final = "AtMaximum"
@@ -185,10 +185,10 @@ LIMITS: Final = (AT_MAXIMUM, AT_MINIMUM, GPU_BUDGET, NO_NODE)
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SizeDecision:
     """Why a pool has the size it is given. The function that decides returns it; status, Events and metrics show it."""
 
-    wanted: int
+    desired: int
     reason: str
     """CamelCase, from policy.py's table."""
     message: str
@@ -204,14 +204,14 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Advice:
+class Recommendation:
     """What the loop last made of a service: read by the reconciler, which carries it out and reports it."""
 
-    verdicts: Mapping[str, Verdict] = field(default_factory=dict[str, Verdict])
+    decisions: Mapping[str, SizeDecision] = field(default_factory=dict[str, SizeDecision])
     """By role; empty until there was a first round."""
     signals: Signals | None = None
     generation: int = 0
-    """metadata.generation that the verdicts are for: those for another spec are not acted on."""
+    """metadata.generation that the decisions are for: those for another spec are not acted on."""
     kv_good: frozenset[str] = frozenset()
     """Prefill pods whose last KV hand-over led to a first token, as the routers saw it."""
     kv_failed: frozenset[str] = frozenset()
@@ -220,5 +220,5 @@ class Advice:
 
 FIGURES_SECONDS: Final = 30.0
 """How often measured figures alone are told to the reconciler, and are worth a write of the status."""
-NO_ADVICE: Final = Advice()
+NO_RECOMMENDATION: Final = Recommendation()
 """Before the first round."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from phasewise_operator.kinds import Manifest
-from phasewise_operator.reconcile.owned import extract, owned_fields, owns
+from phasewise_operator.reconcile.managed_fields import extract, owned_fields, owns
 
 LIVE: Manifest = json.loads((Path(__file__).parent / "deployment.json").read_text())
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 from typing import cast
 
-from tests.operator.reconcile.small_api import KEY, Api, Apply, Loop, condition, one_pass
+from tests.operator.reconcile.fake_api import KEY, Api, Apply, Loop, condition, one_pass
 
 from phasewise_operator.kinds import POOL_SCALER
 from phasewise_operator.reconcile.controller import Controller
-from phasewise_operator.scaling.state import Advice, Verdict
+from phasewise_operator.scaling.types import Recommendation, SizeDecision
 from phasewise_runtime import contract
 
 
@@ -64,7 +64,9 @@ async def test_a_scaler_that_lost_its_label_is_ours_again_with_the_size_it_had(
 async def test_the_loops_sizes_are_carried_out_and_told(api: Api, controller: Controller, user_applies: Apply) -> None:
     user_applies(decode={"replicas": {"min": 1, "max": 5}})
     await one_pass(controller)
-    cast("Loop", controller.adviser).says = Advice({"decode": Verdict(3, "DecodeLoad", "9 streams")}, generation=1)
+    cast("Loop", controller.recommender).says = Recommendation(
+        {"decode": SizeDecision(3, "DecodeLoad", "9 streams")}, generation=1
+    )
     controller.queue.add(KEY)
     assert await one_pass(controller)
     (name,) = [name for kind, name in api.objects if kind == "Deployment" and "decode" in name]

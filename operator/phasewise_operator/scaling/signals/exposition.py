@@ -1,7 +1,7 @@
 """One metrics page, as far as it is asked for: bytes -> typed samples. Pure; imports histograms only.
 
 The Prometheus text format (version 0.0.4) over bytes. Only the families asked for are looked at, because a page of
-vLLM has seven hundred lines and scaling needs a hundred of them. What cannot be read is a PageError, never zeros: a
+vLLM has seven hundred lines and scaling needs a hundred of them. What cannot be read is a ParseError, never zeros: a
 page that is cut off must not look like a service without traffic.
 """
 
@@ -21,23 +21,23 @@ Labels: TypeAlias = tuple[tuple[str, str], ...]
 """Sorted by name: one label set is one value, in whatever order a page writes it."""
 
 
-class Kind(Enum):
+class MetricType(Enum):
     GAUGE = "gauge"
     COUNTER = "counter"
     HISTOGRAM = "histogram"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class FamilyFilter:
     """What to take from a page: families by the name that their samples carry (counters with `_total`)."""
 
-    families: Mapping[str, Kind]
+    families: Mapping[str, MetricType]
     required: str
     """A family that every such page has: a page without it is some other page."""
 
 
 @dataclass(frozen=True)
-class Page:
+class ParsedMetrics:
     """By family, then by label set. A family that the page has no sample of is absent."""
 
     gauges: Mapping[str, Mapping[Labels, float]]
@@ -46,36 +46,36 @@ class Page:
 
 
 @dataclass(frozen=True)
-class PageError:
+class ParseError:
     what: str
 
 
-def parse(body: bytes, wanted: Wanted) -> Page | PageError:
+def parse(body: bytes, series: FamilyFilter) -> ParsedMetrics | ParseError:
     if not body:
-        return PageError("the page is empty")
+        return ParseError("the page is empty")
     if not body.endswith(b"\n"):
-        return PageError("the page is cut off: its last line has no end")
+        return ParseError("the page is cut off: its last line has no end")
     # With every sample after a newline, one search for newline and name finds samples and nothing else.
     text = b"\n" + (body.replace(b"\r\n", b"\n") if b"\r\n" in body else body)
-    scalars: dict[Kind, dict[str, dict[Labels, float]]] = {Kind.GAUGE: {}, Kind.COUNTER: {}}
+    scalars: dict[MetricType, dict[str, dict[Labels, float]]] = {MetricType.GAUGE: {}, MetricType.COUNTER: {}}
     histograms: dict[str, dict[Labels, Histogram]] = {}
-    for name, kind in wanted.families.items():
+    for name, kind in series.families.items():
         try:
-            if kind is Kind.HISTOGRAM:
+            if kind is MetricType.HISTOGRAM:
                 if read := _read_histograms(text, name):
                     histograms[name] = read
-            elif values := _read_values(text, name, counter=kind is Kind.COUNTER):
+            elif values := _read_values(text, name, counter=kind is MetricType.COUNTER):
                 scalars[kind][name] = values
         except ValueError as error:
-            return PageError(f"{name}: {error}")
-    if not any(wanted.required in found for found in (*scalars.values(), histograms)):
-        return PageError(f"there is no {wanted.required}: this is not the page that was asked for")
-    return Page(scalars[Kind.GAUGE], scalars[Kind.COUNTER], histograms)
+            return ParseError(f"{name}: {error}")
+    if not any(series.required in found for found in (*scalars.values(), histograms)):
+        return ParseError(f"there is no {series.required}: this is not the page that was asked for")
+    return ParsedMetrics(scalars[MetricType.GAUGE], scalars[MetricType.COUNTER], histograms)
 
 
 def _read_values(text: bytes, family: str, *, counter: bool) -> dict[Labels, float]:
-    wanted = family.encode()
-    found = {labels: value for (name, labels, _), value in _samples(text, wanted) if name == wanted}
+    series = family.encode()
+    found = {labels: value for (name, labels, _), value in _samples(text, series) if name == series}
     if counter:
         for value in found.values():
             _check_count(value)
@@ -102,11 +102,11 @@ class _Building:
 
 def _read_histograms(text: bytes, family: str) -> dict[Labels, Histogram]:
     found: dict[Labels, _Building] = {}
-    wanted = family.encode()
-    _, sum_, count = names = wanted + b"_bucket", wanted + b"_sum", wanted + b"_count"
+    series = family.encode()
+    _, sum_, count = names = series + b"_bucket", series + b"_sum", series + b"_count"
     of: Labels | None = None
     one = _Building()
-    for (name, labels, bound), value in _samples(text, wanted):
+    for (name, labels, bound), value in _samples(text, series):
         if name not in names:
             continue
         if labels is not of:  # hashing labels on every line would be a third of the cost of a page

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phasewise_operator.scaling.policy.descent import GAP_SECONDS, highest, remember, without_gap
 from phasewise_operator.scaling.policy.memory import Asked
+from phasewise_operator.scaling.policy.stabilization import GAP_SECONDS, highest, remember, without_gap
 
 
 def after(steps: list[tuple[float, int]], stabilization: float) -> tuple[Asked, ...]:
