@@ -40,7 +40,7 @@ lint: setup ## style, types, import contracts, generated files
 	@$(BIN)/python -m phasewise_operator.api.crd --check
 
 unit: setup ## without a cluster, with coverage; the pure modules must stay above 95 %
-	@$(BIN)/pytest -q --cov --cov-report=
+	@$(BIN)/pytest -q -n auto --dist worksteal --durations=10 --cov --cov-report=
 	@$(BIN)/coverage report --include="$$($(BIN)/python -m tests.pure_modules)" --fail-under=95
 
 cluster: setup ## the local cluster, with the helm that the chart's tests use
