@@ -1,9 +1,9 @@
 """A non-streaming answer put together from a stream. Pure.
 
 What vLLM itself would have answered depends on its version: which fields there are, and which are null. So the frame
-is an answer of the same engine build to a request of the same kind (the prefill leg's own, in most cases), and only
+is an answer of the same engine build to a request of the same kind (the prefill request's own, in most cases), and only
 what differs from request to request is filled in. Whatever does not fit the frame raises `NotAssemblableError`, and the
-request is sent again without streaming: a client never gets an answer that is nearly right.
+request is sent again without streaming: a client never gets an answer that differs from the engine's own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def frame_of(answer: Json) -> Json | None:
     if len(choices) != 1 or not isinstance(usage, dict):
         return None
     if cast("Json", usage).get("completion_tokens_details"):
-        return None  # a reasoning parser is at work: it divides a whole text differently from a stream
+        return None  # a reasoning parser divides a complete text differently from a stream
     if _odd(answer, _FRAME) or _odd(choices[0], _FRAME_CHOICE):
         return None
     frame = copy.deepcopy(answer)

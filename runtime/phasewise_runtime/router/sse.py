@@ -1,4 +1,8 @@
-"""Reading a decode leg's event stream as it passes. Pure: bytes in, bytes out; events may be split at any byte.
+"""Reads the event stream of a decode request as it passes. Pure: bytes in, bytes out; chunks may split events anywhere.
+
+The format is that of server-sent events (WHATWG HTML, "Server-sent events", 9.2.6 Interpreting an event stream), ended
+by `data: [DONE]` as the OpenAI API does. Lines end in LF or CRLF here; a lone CR, which engines do not send, is not
+taken for an end.
 
 Before the first token each event is parsed. After it an event is parsed only where a cheap byte search says that it
 may be the end, the usage or an error; inside JSON text a quote is escaped, so the searches cannot hit generated text.
@@ -26,7 +30,7 @@ _OUTPUT_KEYS = ("content", "reasoning", "reasoning_content", "tool_calls", "refu
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a stream is no answer: `error` is the engine's own error object, if it sent one."""
+    """Why a stream failed; `error` is the engine's own error object, if it sent one."""
 
     reason: str
     message: str
@@ -51,7 +55,7 @@ class StreamReader:
     finished: bool = False
     """A finish reason was seen."""
     done: bool = False
-    """[DONE] was seen: the stream is whole."""
+    """[DONE] was seen: the stream is complete."""
     fault: Fault | None = None
     usage: Json | None = None
     events: list[Json] = field(default_factory=list[Json])

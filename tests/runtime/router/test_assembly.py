@@ -1,4 +1,4 @@
-"""Non-streaming answers put together from streams: whole, or not at all."""
+"""Non-streaming answers put together from streams: complete, or not at all."""
 
 from __future__ import annotations
 
