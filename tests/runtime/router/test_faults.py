@@ -5,41 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from typing import Any
 
 import openai
 import pytest
-from tests.runtime.router.conftest import CHAT, Reply, Router, RouterFactory
+from tests.runtime.router.conftest import CHAT, RouterFactory
 from tests.runtime.router.fake_engine import ERROR, MODEL, REFUSED, FakeEngine
+from tests.runtime.router.faults import complete, four, many, once
 from tests.runtime.waiting import until
 
 from phasewise_runtime.contract import PREFILL
-
-
-def four() -> tuple[FakeEngine, FakeEngine, FakeEngine, FakeEngine]:
-    return (
-        FakeEngine("prefill", "p0"),
-        FakeEngine("prefill", "p1"),
-        FakeEngine("decode", "d0"),
-        FakeEngine("decode", "d1"),
-    )
-
-
-async def many(r: Router, n: int, **fields: Any) -> list[Reply]:
-    """`n` requests in a row, streaming and not, chat and completions."""
-    return [
-        await (r.chat if i % 2 else r.complete)(**{"stream": i % 4 < 2, "max_tokens": 4, **fields}) for i in range(n)
-    ]
-
-
-def complete(reply: Reply) -> bool:
-    return reply.status == 200 and reply.content == "Hello world"
-
-
-def once(engines: tuple[FakeEngine, ...]) -> bool:
-    """No KV parameters were used twice."""
-    used = [k for e in engines for k in e.kv_seen]
-    return len(used) == len(set(used))
 
 
 # --- prefill -------------------------------------------------------------------------------------------------
@@ -282,63 +256,3 @@ async def test_a_request_that_takes_too_long_is_ended_explicitly(router: RouterF
         reply = await r.chat(stream=True)
         assert r.metric("stream_errors_total", reason="deadline") == 1
     assert "longer than" in json.loads(reply.events[-1])["error"]["message"]
-
-
-# --- connections ---------------------------------------------------------------------------------------------
-async def test_an_idle_connection_that_the_engine_closed_fails_nothing_and_blames_nobody(router: RouterFactory) -> None:
-    """As after a restart behind the same address: every kept connection is dead, the pod is fine."""
-    p, d = FakeEngine("prefill", "p0"), FakeEngine("decode", "d0")
-    async with router(p, d) as r:
-        assert complete(await r.chat())
-        for e in (p, d):
-            e.faults.append("drop")  # the reused connection breaks before an answer
-        assert complete(await r.chat(stream=True))
-        assert r.metric("ejections_total") == 0
-        assert r.metric("decode_only_total") == 0
-        assert r.metric("retries_total", role="decode", reason="stale_connection") == 1
-        assert r.metric("retries_total", role="prefill", reason="stale_connection") == 1
-    assert once((p, d))
-
-
-async def test_a_pod_whose_connections_all_break_is_not_asked_for_ever(router: RouterFactory) -> None:
-    engines = four()
-    async with router(*engines) as r:
-        for e in engines:
-            e.first_gate.clear()
-        tasks = [asyncio.create_task(r.chat()) for _ in range(20)]
-        for e in engines[:2]:
-            await until(lambda e=e: len(e.requests) == 10)
-        for e in engines:
-            e.first_gate.set()
-        assert all([complete(await t) for t in tasks])  # so there are many idle connections to each pod
-        engines[0].always = engines[2].always = "drop"
-        assert all(complete(reply) for reply in await many(r, 8))
-
-
-# --- coming back ---------------------------------------------------------------------------------------------
-@pytest.mark.usefixtures("fast_probes")
-async def test_an_ejected_pod_gets_one_half_open_request_after_its_probe(router: RouterFactory) -> None:
-    p, d = FakeEngine("prefill", "p0"), FakeEngine("decode", "d0")
-    async with router(p, d) as r:
-        port = p.port
-        await p.kill()
-        assert complete(await r.chat())
-        assert r.metric("pods", role=PREFILL, state="ejected") == 1
-        p.port, p.requests = port, []
-        await p.start()
-        await until(lambda: r.metric("pods", role=PREFILL, state="ejected") == 0)
-        assert complete(await r.chat())
-        assert len(p.requests) == 1
-
-
-@pytest.mark.usefixtures("fast_probes")
-async def test_a_request_waits_for_the_only_decode_pod_to_come_back(router: RouterFactory) -> None:
-    d = FakeEngine("decode", "d0")
-    async with router(d) as r:
-        port = d.port
-        await d.kill()
-        task = asyncio.create_task(r.chat())
-        await until(lambda: r.metric("ejections_total", pod="d0") == 1)
-        d.port = port
-        await d.start()
-        assert complete(await task)
