@@ -53,7 +53,7 @@ class EngineCommand:
     defaults: Mapping[str, str] = field(default_factory=dict[str, str])
     """Set where the container's environment does not say otherwise."""
     python_path: str | None = None
-    """Goes before what PYTHONPATH already holds."""
+    """Put before the entries that PYTHONPATH already has."""
 
     def over(self, inherited: Mapping[str, str]) -> dict[str, str]:
         """The engine's whole environment, given the container's."""

@@ -1,5 +1,5 @@
-"""How many requests are served at once, and how many may wait. A request waits before prefill, never between prefill
-and decode.
+"""Limits the requests that are served at once and those that wait. A request waits before prefill, never between
+prefill and decode.
 
 A request is admitted when a place is free and some decode pod takes requests; first come, first served.
 """

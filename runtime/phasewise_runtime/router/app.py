@@ -1,6 +1,6 @@
 """The HTTP surface for clients: reads requests, answers in the shapes of the OpenAI API.
 
-handler does what lies between request and answer.
+`handler` serves the completions.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Breaker:
     failures: int = 0
     ejections: int = 0
     until: float = 0.0
-    """When open: not to be probed before."""
+    """While open: the time of the next probe."""
 
     def probe_due(self, now: float) -> bool:
         return self.state == "open" and now >= self.until
@@ -54,7 +54,7 @@ def on_success(breaker: Breaker) -> Breaker:
 
 
 def on_probe(breaker: Breaker, now: float, *, ok: bool) -> Breaker:
-    """An active health probe of an ejected pod ended."""
+    """A health probe of an ejected pod ended."""
     if breaker.state != "open":
         return breaker
     if ok:

@@ -1,4 +1,4 @@
-"""Which engine pods there are: lists and watches them on the API server. The only module that talks to it.
+"""Lists and watches the engine pods on the API server. The only module that talks to it.
 
 A list replaces everything known, so no missed event lasts; a watch then brings the changes, also of a pod that is
 deleted without having been seen terminating. Each watch ends after a minute and a silent one is
@@ -46,7 +46,7 @@ class RelistError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ApiServer:
-    """Where the API server is and how to be let in."""
+    """Address and credentials of the API server."""
 
     url: str
     token_file: Path | None = None
@@ -140,7 +140,7 @@ class Discovery:
         self._metrics.discovery_up.set(1)
 
     async def _back_off(self, error: Exception) -> None:
-        # A new list after any failure: it is cheap, and right whatever became of the API server's history.
+        # List again after any failure: it is cheap, and right even if the API server lost its history.
         self._version = ""
         self._failures += 1
         self._metrics.discovery_up.set(0)

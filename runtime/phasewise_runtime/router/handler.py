@@ -41,7 +41,7 @@ class CompletionHandler:
         targets = Targets(context.settings.ttft_target_seconds, context.settings.itl_target_seconds)
         self._latency = LatencyRecorder(context.metrics, targets)
         self.draining = False
-        """Answers ask clients to close their connections."""
+        """While true, answers ask clients to close their connections."""
         self.running = 0
         self._idle = asyncio.Event()
         self._idle.set()

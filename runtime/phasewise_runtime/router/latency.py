@@ -1,4 +1,4 @@
-"""TTFT, ITL and tokens of a request, and whether it met the targets.
+"""Records TTFT, ITL and tokens of a request, and whether it met the targets.
 
 An answered request whose TTFT or ITL could not be measured is counted, with the reason.
 """
@@ -59,7 +59,7 @@ class LatencyRecorder:
             self._tokens(proto.read_answer(answer.body).body.get("usage"))
 
     def judge(self, pd_request: PDRequest | None, outcome: Outcome) -> None:
-        """The request has ended: count it by the targets, once."""
+        """Count a request that has ended by its SLO result, once."""
         seen = Seen() if pd_request is None else _seen(pd_request)
         if counts_as := result(outcome.name, seen, self._targets):
             self._metrics.slo_requests.labels(counts_as).inc()

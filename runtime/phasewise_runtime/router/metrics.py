@@ -91,5 +91,5 @@ class Metrics:
 
 
 def _full(name: str) -> str:
-    """The contract has full names, of what other processes read; the other names are given without the prefix."""
+    """The contract's names, which other processes read, are complete; the other names lack the prefix."""
     return name if name.startswith(PREFIX) else f"{PREFIX}_{name}"

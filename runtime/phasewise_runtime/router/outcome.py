@@ -14,7 +14,7 @@ REJECTED: Final = "rejected"
 ENGINE_ERROR: Final = "engine_error"
 STREAM_ERROR: Final = "stream_error"
 ERROR: Final = "error"
-"""The router's own fault."""
+"""A fault of the router itself."""
 
 FAILED: Final = frozenset({REJECTED, ENGINE_ERROR, STREAM_ERROR, ERROR})
 """No complete answer, for a reason that is not the client's."""

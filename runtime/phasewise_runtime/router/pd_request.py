@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 PREFILL_REFUSED = "prefill_refused"
 KV_PARAMS_MISSING = "kv_params_missing"
 MIN_SECONDS_LEFT = 1.0
-"""What a request may always still take: an attempt that begins at the deadline is not cut off before it is sent."""
+"""Least deadline of an attempt: aiohttp takes 0 for no limit."""
 
 
 class PDRequest:

@@ -1,9 +1,8 @@
 """vLLM's prefill/decode protocol over the OpenAI API. Pure: bodies in, bodies out.
 
-The KV fields are those of vLLM's NixlConnector, as of 0.32: what the prefill request carries is what vLLM's own example
-proxy sends (tests/v1/kv_connector/nixl_integration/toy_proxy_server.py); the connector's `request_finished` answers
-with the parameters that the decode request passes on unread. A prefill request without them computes KV that nobody can
-pull.
+The KV fields are those of vLLM's NixlConnector, as of 0.32. The prefill request carries the fields that vLLM's example
+proxy sends (tests/v1/kv_connector/nixl_integration/toy_proxy_server.py). Its answer has the parameters that the
+connector's `request_finished` made; the decode request carries them unread.
 
 The fields that are added to or taken from a client's request are listed here and nowhere else; every other field
 reaches the engine with the value the client gave it.
@@ -47,7 +46,7 @@ PREFILL_KV_PARAMS: Final[Mapping[str, Any]] = {
     "remote_port": None,
 }
 
-# --- why a request is decode-only --------------------------------------------------------------------
+# --- why a request is decode-only --------------------------------------------------------------------------
 NOT_DISAGGREGATED: Final = "not_disaggregated"
 SEVERAL_CHOICES: Final = "several_choices"
 SEVERAL_PROMPTS: Final = "several_prompts"
@@ -57,7 +56,7 @@ NO_GENERATION: Final = "no_generation"
 
 # --- why the latency of a request is not measured ----------------------------------------------------------
 SHAPE: Final = "shape"
-"""A non-streaming request of a shape whose answer only the engine can put together."""
+"""A non-streaming request with fields whose answer only the engine can assemble."""
 
 _ASSEMBLED: Final = frozenset(
     (
@@ -145,13 +144,13 @@ def decode_body(request: Request, kv_params: Mapping[str, Any] | None, *, assemb
 
 
 def encode(body: Body) -> bytes:
-    """JSON in ASCII, so that lone surrogates which a client escaped stay what they were."""
+    """JSON in ASCII, so that lone surrogates that a client escaped stay unchanged."""
     return json.dumps(body, separators=(",", ":")).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the router reads of an engine's JSON answer."""
+    """The parts of an engine's JSON answer that the router reads."""
 
     body: Body
     kv_params: Mapping[str, Any] | None

@@ -1,7 +1,4 @@
-"""The router's settings: flags, validated once, with errors that say what to write.
-
-May import the contract and the standard library.
-"""
+"""The router's settings: flags, validated once, with errors that say what to write."""
 
 from __future__ import annotations
 

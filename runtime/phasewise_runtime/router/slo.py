@@ -36,7 +36,7 @@ class Targets:
         return self.ttft > 0 or self.itl > 0
 
     def overdue(self, waited: float) -> bool:
-        """So long a time to the first token misses the target."""
+        """A TTFT of `waited` seconds misses the target."""
         return 0 < self.ttft < waited
 
     def slow(self, itl: float) -> bool:
@@ -45,7 +45,7 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is known of the latency of a request that has ended, in seconds; None: not measured."""
+    """The latencies of a request that has ended, in seconds; None: not measured."""
 
     ttft: float | None = None
     itl: float | None = None
@@ -72,6 +72,6 @@ def result(outcome: str, seen: Seen, targets: Targets) -> str | None:
         # Impatient clients must not hide a breach.
         return SLO_TTFT_MISSED if targets.overdue(seen.waited) else None
     if outcome == CLIENT_CLOSED and seen.itl is None and seen.ttft is not None:
-        # Nor may those who leave a slow stream: how slow it was is not known.
+        # Nor may clients that leave a slow stream, whose ITL is not known.
         return SLO_TTFT_MISSED if targets.overdue(seen.ttft) else None
     return None if seen.ttft is None else judge(seen.ttft, seen.itl, targets)

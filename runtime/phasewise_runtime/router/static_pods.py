@@ -18,7 +18,7 @@ EXAMPLE = '[{"role": "decode", "address": "127.0.0.1", "port": 8000}]'
 
 
 def read_pods(path: Path) -> list[Pod]:
-    """ValueError says which entry is wrong, and how."""
+    """Read the file; ValueError says which entry is wrong, and how."""
     value = json.loads(path.read_text())
     if not isinstance(value, list):
         raise ValueError(f"the file is not a list: write {EXAMPLE}")  # noqa: TRY004 - one kind of error for a bad file

@@ -74,7 +74,7 @@ class DecodeStream:
         self._watchdog = Watchdog(response, first_token_seconds)
 
     async def until_answered(self) -> bytes:
-        """Read on to the first token (or an end without any): the bytes to send with the head."""
+        """Read to the first token (or an end without a token); returns the bytes to send with the head."""
         held = bytearray()
         while not self.reader.answered and len(held) < MAX_HELD:
             held += await self.read()
@@ -106,7 +106,7 @@ class DecodeStream:
                 await asyncio.wait_for(self.response.content.read(), 1.0)
 
     def close(self) -> None:
-        """Give the connection back where the response was read to its end; else close it, which aborts the request."""
+        """Keep the connection if the response was read to its end; else close it, which aborts the request."""
         self._watchdog.stop()
         if self.response.content.at_eof() and not self.response.closed:
             self.response.release()

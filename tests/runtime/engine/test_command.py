@@ -29,7 +29,7 @@ TRANSFER = (
 )
 
 
-def test_the_whole_command_of_a_cpu_prefill_pod() -> None:
+def test_the_complete_command_of_a_cpu_prefill_pod() -> None:
     made = command(TINY)
     assert made.argv == (
         "python3",
@@ -176,7 +176,7 @@ def test_the_pod_is_given_more_time_than_its_parts_take() -> None:
     ],
     ids=["plain", "underscores", "negated", "key of it", "its beginning"],
 )
-def test_what_phasewise_owns_is_refused_however_it_is_written(name: str, write: object) -> None:
+def test_an_argument_that_phasewise_owns_is_refused_in_every_spelling(name: str, write: object) -> None:
     assert callable(write)
     with pytest.raises(ConfigError, match="engine argument"):
         command(replace(TINY, args={str(write(name)): "x"}))
@@ -203,7 +203,7 @@ def test_a_refusal_says_what_to_do_instead(args: Mapping[str, ArgValue], instead
         command(replace(TINY, args=args))
 
 
-def test_the_environment_of_the_container_wins_over_defaults_and_yields_to_what_must_be() -> None:
+def test_the_containers_environment_overrides_defaults_but_not_required_variables() -> None:
     made = engine_command(TINY, model_location(TINY.model_uri), POD)
     merged = made.over({"OMP_NUM_THREADS": "8", "HOME": "/root", "PYTHONPATH": "/site", "KEPT": "1"})
     assert (merged["OMP_NUM_THREADS"], merged["HOME"], merged["KEPT"]) == ("8", "/scratch", "1")

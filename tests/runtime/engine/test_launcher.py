@@ -154,7 +154,7 @@ def test_the_token_reaches_only_the_engine(launcher: Launcher) -> None:
     assert "sesame" not in launcher.output + command
 
 
-def test_what_the_engine_leaves_behind_ends_with_the_launcher(launcher: Launcher) -> None:
+def test_processes_that_the_engine_leaves_end_with_the_launcher(launcher: Launcher) -> None:
     launcher.serving()
     orphan = int(until_blocking(lambda: launcher.read("orphan")))
     os.kill(int(launcher.read("pid") or 0), signal.SIGKILL)

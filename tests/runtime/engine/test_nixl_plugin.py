@@ -1,4 +1,4 @@
-"""NIXL's progress thread gets our delay, whatever NIXL's own API asks for."""
+"""NIXL's progress thread gets our delay, although NIXL's own API asks for another."""
 
 import sys
 from types import ModuleType, SimpleNamespace

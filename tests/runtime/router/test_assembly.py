@@ -120,6 +120,6 @@ def test_answers_that_make_no_frame(answer: dict[str, Any]) -> None:
         {**text("a"), "choices": [{"index": 0, "text": "a", "logprobs": {}, "finish_reason": None}]},
     ],
 )
-def test_what_has_no_place_in_the_frame_is_not_dropped(event: dict[str, Any]) -> None:
+def test_a_field_that_the_frame_lacks_is_not_dropped(event: dict[str, Any]) -> None:
     with pytest.raises(NotAssemblableError):
         assemble(framed(CHAT), [event, usage()])

@@ -183,7 +183,7 @@ async def test_bookmarks_and_watches_that_end_need_no_new_list() -> None:
 
 
 @pytest.mark.parametrize("how", ["event", "status"])
-async def test_after_410_what_was_missed_is_found_by_a_new_list(how: str) -> None:
+async def test_after_410_a_new_list_finds_the_missed_changes(how: str) -> None:
     async with watching(pod("d0"), pod("d1")) as w:
         del w.api.pods["d0"]
         w.api.pods["d2"] = pod("d2")
@@ -224,7 +224,7 @@ async def test_a_dead_watch_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(discovery, "WATCH_SECONDS", 0)
     monkeypatch.setattr(discovery, "GRACE_SECONDS", 0.05)
     async with watching(pod("d0")) as w:
-        w.api.pods["d1"] = pod("d1")  # and nobody says so
+        w.api.pods["d1"] = pod("d1")  # without an event
         await w.sees("d0", "d1")
 
 

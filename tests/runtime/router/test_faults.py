@@ -89,7 +89,7 @@ async def test_a_prefill_without_kv_parameters_is_counted_and_decode_serves(rout
     assert not d.kv_seen
 
 
-async def test_what_prefill_refuses_decode_answers_for_the_request_as_it_was_written(router: RouterFactory) -> None:
+async def test_a_request_that_prefill_refuses_gets_the_decode_pods_own_error(router: RouterFactory) -> None:
     p, d = FakeEngine("prefill", "p0", always="400"), FakeEngine("decode", "d0", always="400")
     async with router(p, d) as r:
         for stream in (True, False):

@@ -105,7 +105,7 @@ async def test_only_holders_of_a_key_are_served(router: RouterFactory, tmp_path:
 def test_keys_are_read_again_when_they_change(tmp_path: Path) -> None:
     keys = ApiKeys(tmp_path)
     with pytest.raises(ApiError):
-        keys.check("Bearer a")  # an empty folder lets nobody in
+        keys.check("Bearer a")  # an empty folder admits no client
     (tmp_path / "k").write_text("a")
     keys.reload()
     keys.check("Bearer a")

@@ -107,7 +107,7 @@ async def test_a_request_out_of_time_blames_nobody_and_is_not_sent_again(
         assert (reply.status, reply.json["error"]["code"]) == (504, "deadline")
         pod_registry = r.server.pod_registry
         pod_registry.report_failure(d.pod(), "disconnected", hard=True)
-        assert r.metric("ejections_total") == 1, "the pod_registry would have said so"
+        assert r.metric("ejections_total") == 1, "the pod is ejectable"
         assert r.metric("ejections_total", reason="deadline") == 0
     assert len(d.requests) == 1
 

@@ -147,7 +147,9 @@ async def test_usage_that_the_client_did_not_ask_for_is_not_shown(router: Router
         asked = await r.chat(stream=True, stream_options={"include_usage": True})
         assert r.metric("output_tokens_total") == 8
     assert "usage" not in plain.text
-    assert json.loads(plain.events[-2])["system_fingerprint"] == FINGERPRINT, "as vLLM has it where nobody asks"
+    assert json.loads(plain.events[-2])["system_fingerprint"] == FINGERPRINT, (
+        "as vLLM writes it where no usage is asked for"
+    )
     assert json.loads(asked.events[-2])["usage"]["completion_tokens"] == 4
 
 

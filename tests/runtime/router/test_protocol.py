@@ -197,7 +197,7 @@ def test_reading_an_answer(raw: bytes, kv: Any, aborted: bool) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"<html>", b"{}"])
-def test_an_answer_that_is_none(raw: bytes) -> None:
+def test_an_answer_that_cannot_be_read(raw: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         proto.read_answer(raw)
 

@@ -146,7 +146,7 @@ async def test_busy_time_grows_on_each_pod_while_its_request_runs(router: Router
 
 
 # --- the page ------------------------------------------------------------------------------------------------
-async def test_the_page_shows_every_metric_that_others_read(router: RouterFactory) -> None:
+async def test_every_metric_of_the_contract_is_exported(router: RouterFactory) -> None:
     names = [v for k, v in vars(contract).items() if k.startswith("METRIC_") and v.startswith("phasewise_router_")]
     assert len(names) >= 13
     async with router(*pair(), **EASY) as r:

@@ -56,7 +56,7 @@ def test_how_a_request_ended_decides_what_it_is_judged_on(outcome: str, seen: Se
     assert result(outcome, seen, Targets()) is None, "no target: nothing is judged"
 
 
-def test_without_a_ttft_target_nobody_leaves_too_late() -> None:
+def test_without_a_ttft_target_no_client_leaves_too_late() -> None:
     assert result(end.CLIENT_CLOSED, Seen(waited=99.0), Targets(itl=0.04)) is None
 
 
