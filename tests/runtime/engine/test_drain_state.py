@@ -2,7 +2,7 @@
 
 import pytest
 
-from phasewise_runtime.engine.drain_state import DrainState, parse_drain_state
+from phasewise_runtime.engine.drain_state import DrainState, IdleProbe, parse_drain_state
 
 LABELS = '{engine="0",model_name="tiny"}'
 IDLE = f"""# HELP vllm:num_requests_running Number of requests
@@ -34,3 +34,27 @@ def test_the_drain_state_is_read_from_the_exposition(exposition: str, state: Dra
 )
 def test_an_incomplete_exposition_is_unknown(exposition: str) -> None:
     assert parse_drain_state(exposition) is None
+
+
+NONE, BUSY = DrainState(0, 0, 0), DrainState(1, 0, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("scrapes", "found"),
+    [
+        ([NONE, NONE], [None, True]),
+        ([NONE, BUSY, NONE, NONE], [None, None, None, True]),
+        ([NONE, None, NONE, NONE], [None, None, None, True]),
+        ([None, None, None], [None, None, None]),
+    ],
+    ids=["two in a row", "busy between", "unknown between", "never read"],
+)
+def test_an_engine_is_idle_when_two_scrapes_in_a_row_show_it(
+    scrapes: list[DrainState | None], found: list[bool | None]
+) -> None:
+    probe = IdleProbe(iter(scrapes).__next__)
+    assert [probe() for _ in scrapes] == found
+
+
+def test_unfinished_work_is_written_with_its_units() -> None:
+    assert str(BUSY) == "running 1, waiting 0, KV cache 25.00% in use"
