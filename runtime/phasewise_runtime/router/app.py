@@ -76,13 +76,13 @@ def _models(settings: Settings) -> Handler:
     card = {"id": settings.model_name, "object": "model", "created": int(time.time()), "owned_by": "phasewise"}
 
     async def handle(request: web.Request, request_id: str) -> web.StreamResponse:
-        asked = request.match_info.get("model")
-        if asked is None:
+        name = request.match_info.get("model")
+        if name is None:
             body = {"object": "list", "data": [card]}
-        elif asked == settings.model_name:
+        elif name == settings.model_name:
             body = card
         else:
-            message = f"The model '{asked}' does not exist; this service serves '{settings.model_name}'."
+            message = f"The model '{name}' does not exist; this service serves '{settings.model_name}'."
             raise ApiError(404, message, type="NotFoundError", param="model", code="model_not_found")
         return web.json_response(body, headers={HEADER_REQUEST_ID: request_id})
 

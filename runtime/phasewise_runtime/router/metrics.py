@@ -47,12 +47,8 @@ class Metrics:
             return Histogram(_full(name), text, labels, buckets=buckets, registry=r)
 
         self.ttft = histogram(METRIC_TTFT, "Request read to first output token, as a client sees it.", TTFT_BUCKETS)
-        self.ttft_phase = histogram(
-            METRIC_TTFT_PHASE,
-            "TTFT by phase: queue, prefill (whose KV was used), decode_first_token (decode request to first token).",
-            TTFT_BUCKETS,
-            "phase",
-        )
+        text = "TTFT by phase: queue, prefill (whose KV was used), decode_first_token (decode request to first token)."
+        self.ttft_phase = histogram(METRIC_TTFT_PHASE, text, TTFT_BUCKETS, "phase")
         self.itl = histogram(METRIC_ITL, "Of a request: mean gap of its tokens after the first.", ITL_BUCKETS)
         self.gap = histogram("inter_token_gap_seconds", "Single gaps between streamed events.", ITL_BUCKETS)
         self.arrivals = counter(METRIC_ARRIVALS, "Requests whose body was read and is valid.")
@@ -68,7 +64,7 @@ class Metrics:
         text = "1: the last KV transfer led to a first token; 0: prefill answered without KV parameters."
         self.kv_transfer_ok = gauge(METRIC_KV_TRANSFER_OK, text, "pod")
         self.ejections = counter("ejections", "Pods ejected after failures.", "role", "pod", "reason")
-        self.pods = gauge("pods", "Engine pods known.", "role", "state")
+        self.pods = gauge("pods", "Engine pods by role and state.", "role", "state")
         self.unmeasured = counter("unmeasured_requests", "Answered requests without TTFT or ITL.", "metric", "reason")
         self.input_tokens = counter("input_tokens", "Prompt tokens, from usage.")
         self.cached_tokens = counter("cached_input_tokens", "Prompt tokens found in the prefix cache, from usage.")

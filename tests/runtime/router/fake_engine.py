@@ -144,8 +144,23 @@ class FakeEngine:
     def _event(self, value: dict[str, Any]) -> bytes:
         return b"data: " + json.dumps(value, separators=self.separators).encode() + b"\n\n"
 
+    def _kv_params(self, body: dict[str, Any], fault: str | None) -> dict[str, Any] | None:
+        if fault == "leak_kv":
+            return {"remote_host": "10.0.0.9"}
+        if not (body.get("kv_transfer_params") or {}).get("do_remote_decode") or fault == "no_kv":
+            return None
+        return {
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_engine_id": self.name,
+            "remote_block_ids": [[1, 2, 3]],
+            "remote_request_id": uuid.uuid4().hex,
+            "remote_host": "10.0.0.9",
+            "remote_port": 5600,
+            "tp_size": 1,
+        }
+
     def answer_to(self, body: dict[str, Any], fault: str | None = None, *, chat: bool) -> dict[str, Any]:
-        kv = body.get("kv_transfer_params") or {}
         limit = body.get("max_completion_tokens") or body.get("max_tokens") or len(self.tokens)
         tokens = self.tokens[:limit]
         finish = "abort" if fault == "abort" else ("length" if limit <= len(self.tokens) else "stop")
@@ -165,20 +180,6 @@ class FakeEngine:
         choice |= {"logprobs": None, "finish_reason": finish, "stop_reason": None, "token_ids": None}
         if body.get("logprobs"):
             choice["logprobs"] = {"tokens": list(tokens)}
-        params = None
-        if kv.get("do_remote_decode") and fault != "no_kv":
-            params = {
-                "do_remote_prefill": True,
-                "do_remote_decode": False,
-                "remote_engine_id": self.name,
-                "remote_block_ids": [[1, 2, 3]],
-                "remote_request_id": uuid.uuid4().hex,
-                "remote_host": "10.0.0.9",
-                "remote_port": 5600,
-                "tp_size": 1,
-            }
-        if fault == "leak_kv":
-            params = {"remote_host": "10.0.0.9"}
         return {
             "id": f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}",
             "object": "chat.completion" if chat else "text_completion",
@@ -193,7 +194,7 @@ class FakeEngine:
                 "completion_tokens": len(tokens),
                 "prompt_tokens_details": None,
             },
-            "kv_transfer_params": params,
+            "kv_transfer_params": self._kv_params(body, fault),
             "ec_transfer_params": None,
         }
 
