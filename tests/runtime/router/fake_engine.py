@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -69,8 +70,8 @@ class FakeEngine:
 
     async def start(self) -> None:
         app = web.Application(client_max_size=64 * 2**20)
-        app.router.add_post("/v1/chat/completions", self._chat)
-        app.router.add_post("/v1/completions", self._completions)
+        app.router.add_post("/v1/chat/completions", partial(self._answer, chat=True))
+        app.router.add_post("/v1/completions", partial(self._answer, chat=False))
         app.router.add_get("/health", self._health)
         self.runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.05)
         await self.runner.setup()
@@ -90,12 +91,6 @@ class FakeEngine:
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response(status=200 if self.healthy else 503)
-
-    async def _chat(self, request: web.Request) -> web.StreamResponse:
-        return await self._answer(request, chat=True)
-
-    async def _completions(self, request: web.Request) -> web.StreamResponse:
-        return await self._answer(request, chat=False)
 
     async def _answer(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
         body = await request.json()
