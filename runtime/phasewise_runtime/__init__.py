@@ -1,1 +1,1 @@
-"""What runs beside the requests: the launcher in each engine pod, and the router. Knows nothing of the operator."""
+"""The runtime: the launcher in each engine pod, and the router. Knows nothing of the operator."""

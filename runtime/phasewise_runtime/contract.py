@@ -31,7 +31,7 @@ LABEL_ROLE: Final = "phasewise.dev/role"
 LABEL_REVISION: Final = "phasewise.dev/revision"
 LABEL_FINGERPRINT: Final = "phasewise.dev/kv-fingerprint"
 LABEL_GPUS: Final = "phasewise.dev/gpus"
-"""GPUs of one pod: what a budget counts for pods whose spec is no longer known."""
+"""GPUs of one pod: a budget counts them also for pods whose spec is no longer known."""
 LABEL_LLMD_ROLE: Final = "llm-d.ai/role"
 LABEL_LLMD_MODEL: Final = "llm-d.ai/model"
 ANNOTATION_INTENT: Final = "phasewise.dev/intent"
@@ -60,7 +60,7 @@ PATH_READY: Final = "/readyz"
 PATH_METRICS: Final = "/metrics"
 PATH_ACTIVITY: Final = "/activity"
 """Router, admin port. `?since=N&seconds=S`: answers with the number of arrivals so far as soon as it is not N, or after
-S seconds: who reads the metrics of an idle service can wait here instead of asking again and again."""
+S seconds. A scraper of an idle service waits here for the first request instead of polling."""
 
 # --- the launcher, as it is brought into an engine pod -----------------------------------------------------
 LAUNCHER_SOURCE: Final = "/opt/phasewise/launcher.pyz"
@@ -75,12 +75,12 @@ SECRETS_DIR: Final = "/var/run/secrets/phasewise"
 """Where secrets are mounted as files, one folder a secret; never in the environment or in arguments."""
 TERMINATION_LOG: Final = "/dev/termination-log"
 
-# --- how the launcher ends: its exit code says what kind of trouble it was ---------------------------------
+# --- exit codes of the launcher ----------------------------------------------------------------------------
 EXIT_OK: Final = 0
 EXIT_ENGINE: Final = 70
 """The engine ended by itself."""
 EXIT_CUT_SHORT: Final = 71
-"""Stopped with work in hand: the time to drain was over, or a second TERM came."""
+"""Stopped with unfinished requests: the time to drain was over, or a second TERM came."""
 EXIT_STARTUP: Final = 75
 """The engine did not serve within the time to start."""
 EXIT_CONFIG: Final = 78
@@ -94,7 +94,7 @@ ENV_NAMESPACE: Final = "POD_NAMESPACE"
 
 # --- metrics that one side exports and the other reads ------------------------------------------------------
 METRIC_KV_TRANSFER_OK: Final = "phasewise_router_kv_transfer_ok"
-"""Router, by prefill pod: 1 where the last hand-over led to a first token, 0 where prefill gave no KV parameters."""
+"""Gauge by prefill pod: 1 if the last KV transfer led to a first token, 0 if prefill answered without KV parameters."""
 METRIC_TTFT: Final = "phasewise_router_ttft_seconds"
 """Histogram of requests."""
 METRIC_TTFT_PHASE: Final = "phasewise_router_ttft_phase_seconds"
@@ -112,20 +112,20 @@ METRIC_OVERDUE: Final = "phasewise_router_overdue_first_token"
 METRIC_QUEUE_DEPTH: Final = "phasewise_router_queue_depth"
 METRIC_ACTIVE: Final = "phasewise_router_active_requests"
 METRIC_POD_REQUESTS: Final = "phasewise_router_pod_requests_total"
-"""Counter of legs that ended well, by role and pod."""
+"""Counter of prefill or decode requests that the pod served, by role and pod."""
 METRIC_POD_INFLIGHT_SECONDS: Final = "phasewise_router_pod_inflight_seconds_total"
-"""Counter, by role and pod: the time integral of legs in flight there, in leg-seconds."""
+"""Counter, by role and pod: the time integral of the requests in flight to the pod, in request-seconds."""
 METRIC_POD_BUSY_SECONDS: Final = "phasewise_router_pod_busy_seconds_total"
-"""Counter, by role and pod: seconds with at least one leg of this router in flight there."""
+"""Counter, by role and pod: seconds with at least one request of this router in flight to the pod."""
 SLO_MET: Final = "met"
 SLO_TTFT_MISSED: Final = "ttft_missed"
 SLO_ITL_MISSED: Final = "itl_missed"
 SLO_BOTH_MISSED: Final = "both_missed"
 SLO_FAILED: Final = "failed"
-"""No whole answer, and not by the client's doing."""
+"""No complete answer, for a reason that is not the client's."""
 SLO_RESULTS: Final = (SLO_MET, SLO_TTFT_MISSED, SLO_ITL_MISSED, SLO_BOTH_MISSED, SLO_FAILED)
 WAIT_PHASES: Final = ("queue", "prefill", "decode")
-"""Where a request without a first token is: waiting for a place or a pod, in its prefill leg, in its decode leg."""
+"""What a request without a first token waits for: admission or a pod, its prefill request, its decode request."""
 
 # --- headers -----------------------------------------------------------------------------------------------
 HEADER_REQUEST_ID: Final = "X-Request-Id"

@@ -18,7 +18,7 @@ from phasewise_runtime import contract
 from phasewise_runtime.engine.arguments import check_user_arguments
 from phasewise_runtime.engine.command import termination_grace_seconds
 from phasewise_runtime.engine.config import ConfigError, EngineConfig
-from phasewise_runtime.model.uri import ModelLocation, ModelUriError, model_location
+from phasewise_runtime.model_uri import ModelLocation, ModelUriError, model_location
 
 CONTAINER: Final = "engine"
 STARTUP_SECONDS: Final = 3600

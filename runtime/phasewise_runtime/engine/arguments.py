@@ -1,4 +1,4 @@
-"""The user's vLLM arguments: which of them Phasewise owns, and how the rest become argv. Pure; used by `command`."""
+"""The user's vLLM arguments: refuses those that Phasewise owns, and writes the rest as argv. Pure."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ def _owner(name: str) -> str | None:
 
 def to_argv(args: Mapping[str, ArgValue]) -> list[str]:
     """argv in the order of names, so that equal arguments give an equal command."""
-    return [part for name in sorted(args) for part in _one(name, args[name])]
+    return [part for name in sorted(args) for part in _flag(name, args[name])]
 
 
-def _one(name: str, value: ArgValue) -> Iterator[str]:
+def _flag(name: str, value: ArgValue) -> Iterator[str]:
     if value is True:
         yield f"--{name}"
     elif value is False:

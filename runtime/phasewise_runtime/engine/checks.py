@@ -1,5 +1,6 @@
-"""What can be said before vLLM starts, from facts already gathered: pure. Each problem is one line that says what to
-change in the InferenceService. `preflight` gathers the facts.
+"""Finds problems before vLLM starts, from the facts that `preflight` gathered. Pure.
+
+Each problem is one line that says what to change in the InferenceService.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _DEFAULT_GPU_UTILIZATION: Final = 0.92
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """What lies in a local model's folder; `settings` is its config.json."""
+    """The files of a local model's folder; `settings` is its config.json."""
 
     path: str
     exists: bool

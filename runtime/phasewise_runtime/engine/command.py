@@ -15,7 +15,7 @@ from typing import Final
 from phasewise_runtime import contract
 from phasewise_runtime.engine.arguments import check_user_arguments, to_argv
 from phasewise_runtime.engine.config import ArgValue, EngineConfig
-from phasewise_runtime.model.uri import ModelLocation
+from phasewise_runtime.model_uri import ModelLocation
 
 MODULE: Final = "vllm.entrypoints.openai.api_server"
 
@@ -32,8 +32,8 @@ _TOKENS_PER_MS: Final[Mapping[str, int]] = {"gpu": 32, "cpu": 8}
 
 
 @dataclass(frozen=True)
-class PodPlace:
-    """What the launcher knows of its surroundings when it starts the engine."""
+class PodEnvironment:
+    """The pod as the engine's command depends on it; `environment` detects it."""
 
     ip: str
     cpus: int = 1
@@ -53,7 +53,7 @@ class EngineCommand:
     defaults: Mapping[str, str] = field(default_factory=dict[str, str])
     """Set where the container's environment does not say otherwise."""
     python_path: str | None = None
-    """Goes before what PYTHONPATH already holds."""
+    """Put before the entries that PYTHONPATH already has."""
 
     def over(self, inherited: Mapping[str, str]) -> dict[str, str]:
         """The engine's whole environment, given the container's."""
@@ -63,15 +63,15 @@ class EngineCommand:
         return merged
 
 
-def engine_command(config: EngineConfig, model: ModelLocation, place: PodPlace) -> EngineCommand:
-    """The one command of this pod; ConfigError where the user's arguments cross what Phasewise owns."""
+def engine_command(config: EngineConfig, model: ModelLocation, pod: PodEnvironment) -> EngineCommand:
+    """The vLLM command of this pod; ConfigError where the user sets an argument that Phasewise owns."""
     user = check_user_arguments(config.args)
     args = {**_replaceable(config), **user, **_owned(config, model)}
     return EngineCommand(
-        (place.python, "-m", MODULE, *to_argv(args)),
-        _environment(config, model, place),
-        _environment_defaults(config, place),
-        place.plugin_path if config.device == "cpu" else None,
+        (pod.python, "-m", MODULE, *to_argv(args)),
+        _environment(config, model, pod),
+        _environment_defaults(config, pod),
+        pod.plugin_path if config.device == "cpu" else None,
     )
 
 
@@ -81,7 +81,7 @@ def shutdown_timeout(config: EngineConfig) -> int:
 
 
 def termination_grace_seconds(config: EngineConfig) -> int:
-    """terminationGracePeriodSeconds of the pod: routers look away, the last request ends, the engine goes."""
+    """terminationGracePeriodSeconds of the pod: routers stop choosing it, the last request ends, the engine stops."""
     return math.ceil(config.settle_seconds) + shutdown_timeout(config) + STOP_SECONDS + 10
 
 
@@ -140,17 +140,17 @@ def _is_one_process(config: EngineConfig) -> bool:
     return config.tensor * config.pipeline == 1
 
 
-def _environment(config: EngineConfig, model: ModelLocation, place: PodPlace) -> dict[str, str]:
+def _environment(config: EngineConfig, model: ModelLocation, pod: PodEnvironment) -> dict[str, str]:
     env = {
-        "HOME": place.scratch,
-        "TMPDIR": f"{place.scratch}/temporary",
-        "XDG_CACHE_HOME": f"{place.scratch}/cache",
-        "VLLM_CACHE_ROOT": f"{place.scratch}/cache/vllm",
-        "HF_HOME": f"{place.scratch if model.local else place.models}/huggingface",
+        "HOME": pod.scratch,
+        "TMPDIR": f"{pod.scratch}/temporary",
+        "XDG_CACHE_HOME": f"{pod.scratch}/cache",
+        "VLLM_CACHE_ROOT": f"{pod.scratch}/cache/vllm",
+        "HF_HOME": f"{pod.scratch if model.local else pod.models}/huggingface",
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": str(KEEP_ALIVE_SECONDS),
     }
     if config.disaggregated:
-        env["VLLM_NIXL_SIDE_CHANNEL_HOST"] = place.ip
+        env["VLLM_NIXL_SIDE_CHANNEL_HOST"] = pod.ip
         env["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(config.nixl_port)
     if config.device == "cpu":
         env["VLLM_TARGET_DEVICE"] = "cpu"
@@ -159,11 +159,11 @@ def _environment(config: EngineConfig, model: ModelLocation, place: PodPlace) ->
     return env
 
 
-def _environment_defaults(config: EngineConfig, place: PodPlace) -> dict[str, str]:
+def _environment_defaults(config: EngineConfig, pod: PodEnvironment) -> dict[str, str]:
     # torch asks for the user's name, which a container's numeric user has none of.
     env = {"VLLM_NO_USAGE_STATS": "1", "USER": "phasewise"}
     if config.device == "cpu":
-        threads = str(max(1, place.cpus))
+        threads = str(max(1, pod.cpus))
         # Compiling takes longer than a small model's whole run, and one process instead of two halves memory.
         env |= {"TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": threads}
         env["UCX_TLS"] = "tcp,sm,self"

@@ -1,7 +1,6 @@
-"""EngineConfig: what the operator tells the launcher of one engine pod, as JSON in one environment variable.
+"""EngineConfig: the operator's settings for the launcher of one engine pod, as JSON in one environment variable.
 
-First stop of the launcher's flow; the operator's render room builds it. Pure: standard library only, so that it runs
-in any engine image. It carries no secret: only the folder in which one is mounted.
+The operator's render package builds it. Pure. It carries no secret, only the folder in which one is mounted.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class EngineConfig:
     model_uri: str
     model_name: str
     disaggregated: bool = True
-    """False: the decode role serves alone and does both phases."""
+    """False: there is no prefill pool; decode engines do both phases."""
     device: Device = "gpu"
     tensor: int = 1
     pipeline: int = 1
@@ -52,10 +51,10 @@ class EngineConfig:
     nixl_port: int = contract.NIXL_SIDE_CHANNEL_PORT
 
     def __post_init__(self) -> None:
-        for name, (accepts, wanted) in _RULES.items():
+        for name, (accepts, description) in _RULES.items():
             value = getattr(self, name)
             if not accepts(value):
-                raise ConfigError(f"{name} must be {wanted}, not {value!r}")
+                raise ConfigError(f"{name} must be {description}, not {value!r}")
         if self.role == contract.PREFILL and not self.disaggregated:
             raise ConfigError("role prefill needs disaggregated true: with no prefill pool there are only decode pods")
 

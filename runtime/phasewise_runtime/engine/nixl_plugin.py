@@ -1,7 +1,7 @@
 """A vLLM plugin for engines on CPU: NIXL's progress thread sleeps between polls instead of spinning.
 
 vLLM finds it by the entry point that `pack` writes into the launcher's archive, which the launcher puts on the
-engine's PYTHONPATH on CPU only: beside a GPU the polling is wanted. NIXL's Python API sets the delay to 0 with no
+engine's PYTHONPATH on CPU only: with a GPU the polling is wanted. NIXL's Python API sets the delay to 0 with no
 option for it, which burns a core an engine; so the binding's configuration class is replaced by one that keeps ours.
 """
 
@@ -16,7 +16,7 @@ _APIS: Final = ("nixl_cu13._api", "nixl_cu12._api", "nixl._api")
 
 
 def register() -> None:
-    # vLLM sets this before it imports NIXL and cannot any more afterwards.
+    # vLLM sets this too, before it imports NIXL; but the import below comes first.
     os.environ.setdefault("UCX_RCACHE_MAX_UNRELEASED", "1024")
     for name in _APIS:
         try:
@@ -29,7 +29,7 @@ def register() -> None:
 
 
 def slow_down(bindings: Any) -> None:
-    """Make every agent made from these bindings poll at our pace; twice is as good as once."""
+    """Make every agent of these bindings poll at our delay or a longer one. May be called again."""
     original = bindings.nixlAgentConfig
     if hasattr(original, "phasewise_delay"):
         return

@@ -1,4 +1,4 @@
-"""Gather what must hold before vLLM starts, and print the problems: runs as a short-lived child of the launcher.
+"""Gathers facts before vLLM starts and prints the problems that `checks` finds; a short-lived child of the launcher.
 
 A child, because torch would keep GPU memory and 500 MB of its own in the launcher. The last line of its output is a
 JSON list of problems. On CPU torch is not imported: that alone would take 20 s.
@@ -19,7 +19,7 @@ from typing import Any, Final, cast
 from phasewise_runtime import contract
 from phasewise_runtime.engine.checks import Facts, ModelFiles, problems
 from phasewise_runtime.engine.config import EngineConfig
-from phasewise_runtime.model.uri import ModelLocation, model_location
+from phasewise_runtime.model_uri import ModelLocation, model_location
 
 _WEIGHTS: Final = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "tiktoken.model")

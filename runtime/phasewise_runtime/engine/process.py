@@ -1,7 +1,7 @@
 """A child process of the launcher, and the reaping that process 1 of a container owes to every process in it.
 
-Only `Reaper` waits for children: the launcher adopts whatever vLLM's processes leave behind, so one place must
-collect all of them and remember how the child that matters ended.
+Only `Reaper` waits for children: the launcher adopts the processes that vLLM leaves behind, so one place
+collects all of them and keeps the exit codes.
 
 When the launcher itself is killed, the kernel kills its child, and the container's end takes what that one started.
 """
@@ -35,7 +35,7 @@ def _begin_child() -> None:
 
 
 def adopt_orphans() -> None:
-    """Outside a container too, processes that our child leaves behind become ours to reap and to stop."""
+    """Become the parent of processes that a child leaves behind, outside a container too, to reap and to stop them."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -73,7 +73,7 @@ class Child:
             (os.killpg if group else os.kill)(self.pid, number)
 
     def last_lines(self) -> list[str]:
-        """Call it after the child has ended: what it wrote last may still be in the pipe.
+        """Call it after the child has ended: its last output may still be in the pipe.
 
         The wait is short because a grandchild may hold the pipe open for long.
         """

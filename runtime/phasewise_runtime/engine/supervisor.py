@@ -1,4 +1,4 @@
-"""The life of one engine pod: preflight, model, engine, serving, drain, end.
+"""Supervises one engine pod through its phases: preflight, model, engine, serving, drain, end.
 
 The launcher is not in the data path. It starts vLLM once, never again: when vLLM ends, so does the pod, with the
 reason in its termination message, and Kubernetes starts a new container.
@@ -20,23 +20,20 @@ from typing import Final
 
 from phasewise_runtime import contract
 from phasewise_runtime.contract import EXIT_CONFIG, EXIT_CUT_SHORT, EXIT_ENGINE, EXIT_OK, EXIT_STARTUP
-from phasewise_runtime.engine import last_words
+from phasewise_runtime.engine import termination_message
 from phasewise_runtime.engine.command import STOP_SECONDS, EngineCommand, engine_command, shutdown_timeout
 from phasewise_runtime.engine.config import ConfigError, EngineConfig
-from phasewise_runtime.engine.load import EngineLoad, parse_load
+from phasewise_runtime.engine.drain_state import DrainState, IdleProbe, parse_drain_state
+from phasewise_runtime.engine.environment import LauncherEnvironment, ModelError, hub_token, prepare_folders
 from phasewise_runtime.engine.process import WATCHED_SIGNALS, Child, Reaper, adopt_orphans
-from phasewise_runtime.engine.surroundings import Surroundings, prepare_folders
 from phasewise_runtime.engine.telemetry import DRAINING, ENGINE, MODEL, SERVING, Telemetry
-from phasewise_runtime.model.fetch import ModelError, hub_token
-from phasewise_runtime.model.uri import ModelUriError, model_location
+from phasewise_runtime.model_uri import ModelUriError, model_location
 
 _TICK_SECONDS: Final = 0.5
-_IDLE_PROBES: Final = 2
-"""Pages in a row that must show an idle engine: a request may be between two of vLLM's counters."""
 _KILL_GRACE_SECONDS: Final = 2
 _PREFLIGHT_SECONDS: Final = 300
-_BESIDE: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Asks the engine itself, whatever proxy the pod's environment names."""
+_DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Reaches the engine directly: a proxy in the pod's environment is ignored."""
 
 
 class LaunchError(Exception):
@@ -48,13 +45,13 @@ class LaunchError(Exception):
 
 
 class _Stopped(Exception):  # noqa: N818 - not an error: TERM came
-    """TERM came before the engine served: nothing is in hand."""
+    """TERM came before the engine served, so there are no requests to wait for."""
 
 
 class Supervisor:
-    def __init__(self, config: EngineConfig, surroundings: Surroundings, telemetry: Telemetry) -> None:
+    def __init__(self, config: EngineConfig, environment: LauncherEnvironment, telemetry: Telemetry) -> None:
         self._config = config
-        self._surroundings = surroundings
+        self._environment = environment
         self._telemetry = telemetry
         self._reaper = Reaper()
         self._child: Child | None = None
@@ -65,7 +62,7 @@ class Supervisor:
         return self._get("/health") is not None
 
     def run(self) -> int:
-        """The whole life; returns the exit code, with the last words written where it is not 0."""
+        """Run all phases; returns the exit code, and writes the termination message where it is not 0."""
         try:
             self._start()
             self._serve_until_term()
@@ -83,10 +80,10 @@ class Supervisor:
         adopt_orphans()
         try:
             model = model_location(self._config.model_uri)
-            command = engine_command(self._config, model, self._surroundings.place)
-            environment = command.over(os.environ)
-            prepare_folders(self._surroundings, environment)
-            self._preflight(environment)
+            command = engine_command(self._config, model, self._environment.pod)
+            variables = command.over(os.environ)
+            prepare_folders(self._environment, variables)
+            self._preflight(variables)
             self._enter(MODEL)
             token = hub_token(model, self._config.secrets_dir)
         except (ConfigError, ModelUriError, ModelError) as error:
@@ -95,15 +92,15 @@ class Supervisor:
             raise LaunchError(EXIT_CONFIG, f"cannot prepare the pod's folders: {error}") from None
         if token is not None:
             self._secrets.append(token)
-            environment["HF_TOKEN"] = token
+            variables["HF_TOKEN"] = token
         self._enter(ENGINE)
-        self._start_engine(command, environment)
+        self._start_engine(command, variables)
         self._enter(SERVING)
 
-    def _preflight(self, environment: Mapping[str, str]) -> None:
-        path = ":".join(filter(None, (self._surroundings.code, os.environ.get("PYTHONPATH"))))
-        argv = [sys.executable, "-m", "phasewise_runtime.engine.preflight", self._surroundings.place.scratch]
-        child = self._spawn(argv, {**environment, "PYTHONPATH": path})
+    def _preflight(self, variables: Mapping[str, str]) -> None:
+        path = ":".join(filter(None, (self._environment.code, os.environ.get("PYTHONPATH"))))
+        argv = [sys.executable, "-m", "phasewise_runtime.engine.preflight", self._environment.pod.scratch]
+        child = self._spawn(argv, {**variables, "PYTHONPATH": path})
         code = self._wait(lambda: self._reaper.exit_code(child), _PREFLIGHT_SECONDS)
         lines = child.last_lines()
         if code is None:
@@ -114,9 +111,9 @@ class Supervisor:
         if problems := json.loads(lines[-1]):
             raise LaunchError(EXIT_CONFIG, "\n".join(problems))
 
-    def _start_engine(self, command: EngineCommand, environment: Mapping[str, str]) -> None:
+    def _start_engine(self, command: EngineCommand, variables: Mapping[str, str]) -> None:
         say(f"starting {' '.join(command.argv)}")
-        self._spawn(command.argv, environment)
+        self._spawn(command.argv, variables)
         if self._wait(lambda: self.engine_healthy() or None, self._config.startup_seconds, watch=True) is None:
             seconds = self._config.startup_seconds
             raise LaunchError(EXIT_STARTUP, f"the engine did not answer /health within {seconds:g} s", self._lines())
@@ -128,15 +125,15 @@ class Supervisor:
 
     def _drain(self) -> None:
         self._enter(DRAINING)
-        self._wait(lambda: None, self._config.settle_seconds, watch=True, until_terms=2)  # routers look away
+        self._wait(lambda: None, self._config.settle_seconds, watch=True, until_terms=2)  # routers learn of it
         allowed = shutdown_timeout(self._config)
         say(f"draining: TERM reaches the engine when it is idle, in {allowed} s at the latest")
-        idle = self._wait(_IdleProbe(self._load), allowed, watch=True, until_terms=2)
-        load = self._load()
+        idle = self._wait(IdleProbe(self._drain_state), allowed, watch=True, until_terms=2)
+        state = self._drain_state()
         self._stop_engine(_KILL_GRACE_SECONDS if idle is None else STOP_SECONDS)
         if idle is None:
             self._telemetry.drains_cut_short.inc()
-            raise LaunchError(EXIT_CUT_SHORT, f"stopped with work in hand: {load or 'the engine did not say how much'}")
+            raise LaunchError(EXIT_CUT_SHORT, f"stopped with unfinished requests: {state or 'unknown how many'}")
 
     def _stop_engine(self, seconds: float) -> None:
         if (child := self._child) is not None:
@@ -144,8 +141,8 @@ class Supervisor:
             self._wait(lambda: self._reaper.exit_code(child), seconds, until_terms=sys.maxsize)
 
     # --- parts ---------------------------------------------------------------------------------------------
-    def _spawn(self, argv: list[str] | tuple[str, ...], environment: Mapping[str, str]) -> Child:
-        self._child = Child(argv, environment)
+    def _spawn(self, argv: list[str] | tuple[str, ...], variables: Mapping[str, str]) -> Child:
+        self._child = Child(argv, variables)
         return self._child
 
     def _wait(
@@ -183,13 +180,13 @@ class Supervisor:
             phase = self._telemetry.phase
             raise LaunchError(EXIT_ENGINE, f"the engine {_ending(code)} in phase {phase}", child.last_lines())
 
-    def _load(self) -> EngineLoad | None:
-        page = self._get("/metrics")
-        return None if page is None else parse_load(page)
+    def _drain_state(self) -> DrainState | None:
+        exposition = self._get("/metrics")
+        return None if exposition is None else parse_drain_state(exposition)
 
     def _get(self, path: str) -> str | None:
         try:
-            with _BESIDE.open(f"http://127.0.0.1:{self._config.engine_port}{path}", timeout=5) as answer:
+            with _DIRECT.open(f"http://127.0.0.1:{self._config.engine_port}{path}", timeout=5) as answer:
                 return answer.read().decode(errors="replace")
         except (OSError, HTTPException, urllib.error.URLError):
             return None
@@ -203,9 +200,9 @@ class Supervisor:
 
     def _fail(self, error: LaunchError) -> int:
         for line in error.reason.splitlines():
-            say(last_words.redact(line, self._secrets))
-        message = last_words.compose(error.reason, error.lines, self._secrets)
-        last_words.write(Path(self._surroundings.termination_log), message)
+            say(termination_message.redact(line, self._secrets))
+        message = termination_message.compose(error.reason, error.lines, self._secrets)
+        termination_message.write(Path(self._environment.termination_log), message)
         return error.code
 
     def _kill_engine(self) -> None:
@@ -213,19 +210,6 @@ class Supervisor:
         child = self._child
         if child is not None:
             child.signal(signal.SIGKILL, group=True)
-
-
-class _IdleProbe:
-    """True once the engine was seen idle often enough in a row, else None. An unknown load is not idle."""
-
-    def __init__(self, load: Callable[[], EngineLoad | None]) -> None:
-        self._load = load
-        self._seen = 0
-
-    def __call__(self) -> bool | None:
-        load = self._load()
-        self._seen = self._seen + 1 if load is not None and load.idle else 0
-        return True if self._seen >= _IDLE_PROBES else None
 
 
 def _ending(code: object) -> str:
@@ -238,8 +222,8 @@ def say(text: str) -> None:
     print(f"phasewise: {text}", flush=True)
 
 
-def config_from(environment: Mapping[str, str]) -> EngineConfig:
-    text = environment.get(contract.ENV_ENGINE_CONFIG)
+def config_from(variables: Mapping[str, str]) -> EngineConfig:
+    text = variables.get(contract.ENV_ENGINE_CONFIG)
     if not text:
         raise ConfigError(f"{contract.ENV_ENGINE_CONFIG} is not set: the operator sets it in engine pods")
     return EngineConfig.from_json(text)

@@ -28,7 +28,7 @@ _STUCK_SECONDS: Final = 60
 
 
 class Telemetry:
-    """Which phase the pod is in and how long each took; a heartbeat of the supervisor's loop."""
+    """The phase of the pod and the seconds of each phase; a heartbeat of the supervisor's loop."""
 
     def __init__(self, config: EngineConfig) -> None:
         self.registry = CollectorRegistry()
@@ -39,11 +39,14 @@ class Telemetry:
             "phasewise_launcher_phase", "1 for the phase the pod is in", ["phase"], registry=self.registry
         )
         self._info = Gauge(
-            "phasewise_launcher_info", "What this pod serves", ["service", "role", "model"], registry=self.registry
+            "phasewise_launcher_info",
+            "Service, role and model of this pod",
+            ["service", "role", "model"],
+            registry=self.registry,
         )
         self.drains_cut_short = Counter(
             "phasewise_launcher_drains_cut_short",
-            "Drains that ended with work in hand",
+            "Drains that ended before the last request had",
             registry=self.registry,
         )
         self._info.labels(config.service, config.role, config.model_name).set(1)
@@ -73,7 +76,7 @@ class Telemetry:
     def alive(self) -> bool:
         return time.monotonic() - self._beat < _STUCK_SECONDS
 
-    def page(self) -> bytes:
+    def exposition(self) -> bytes:
         self._seconds.labels(self.phase).set(time.monotonic() - self._since)
         return generate_latest(self.registry)
 
@@ -98,7 +101,7 @@ def serve(telemetry: Telemetry, port: int, engine_healthy: Callable[[], bool]) -
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             if path == contract.PATH_METRICS:
-                self._answer(200, telemetry.page(), CONTENT_TYPE_LATEST)
+                self._answer(200, telemetry.exposition(), CONTENT_TYPE_LATEST)
             elif probe := probes.get(path):
                 good, text = probe()
                 self._answer(200 if good else 503, f"{'ok' if good else 'not ok'}: {text}\n".encode(), "text/plain")

@@ -1,6 +1,7 @@
-"""The router: takes OpenAI requests, runs the prefill leg and the decode leg, relays the tokens.
+"""The router: takes OpenAI requests, sends each to a prefill and a decode pod, and streams the tokens to the client.
 
-Flow: app -> admission -> policy -> legs (prefill, decode) -> relay. Discovery feeds the fleet; health and the legs
-report to it. What scaling needs is judged by slo, kept by waiting and loads, and shown by metrics and collectors. Pure
-rooms (pods, policy, breaker, protocol, sse, assembly, frames, headers, errors, outcome, slo, waiting, loads): no I/O.
+Flow of a request: app -> handler -> intake (body) -> protocol (parse) -> admission -> pd_request -> policy (which pods)
+-> engine_client (prefill, then decode) -> stream and sse -> handler (to the client) -> latency and slo -> metrics.
+`server` puts the parts together. `discovery` or `static_pods` feeds `pod_registry`, which pd_request reads and, with
+`health`, reports to. `pending` and `loads` hold what scaling needs to know; `collectors` and `metrics` export it.
 """

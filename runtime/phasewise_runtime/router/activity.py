@@ -1,6 +1,6 @@
-"""Waiting for requests to arrive: who reads the metrics of an idle service need not ask again and again.
+"""Lets a scraper of an idle service wait for the next request instead of polling.
 
-One future is shared by all who wait, so an arrival costs nothing while nobody does. May import asyncio.
+One future is shared by all waiting clients, so an arrival costs nothing while there are none.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Activity:
         self._wake()
 
     def close(self) -> None:
-        """Nobody waits any longer: the process ends."""
+        """End all waits: the process ends."""
         self._closed = True
         self._wake()
 
     async def other_than(self, since: int, seconds: float) -> int:
-        """The number of arrivals, as soon as it is not `since` or the time is over."""
+        """Wait until the number of arrivals is not `since`, for `seconds` at most; returns the number."""
         if self.arrivals == since and not self._closed:
             if self._moved is None:
                 self._moved = asyncio.get_running_loop().create_future()

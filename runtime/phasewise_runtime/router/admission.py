@@ -1,6 +1,7 @@
-"""How many requests are served at once, and how many may wait. Before any leg: a request never waits between legs.
+"""Limits the requests that are served at once and those that wait. A request waits before prefill, never between
+prefill and decode.
 
-A request is let in when a place is free and some decode pod takes requests; first come, first served.
+A request is admitted when a place is free and some decode pod takes requests; first come, first served.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Admission:
             self._leave()
 
     def wake(self) -> None:
-        """Let in who may come in now; called when a place or a pod becomes free."""
+        """Admit the requests that can be served now; called when a place or a pod becomes free."""
         while self._waiting and self._open():
             future = self._waiting.popleft()
             if not future.done():

@@ -1,6 +1,6 @@
 """The HTTP surface for clients: reads requests, answers in the shapes of the OpenAI API.
 
-Imports aiohttp.web; what happens between request and answer is exchange's and relay's business.
+`handler` serves the completions.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from aiohttp import web
 from phasewise_runtime.contract import HEADER_REQUEST_ID
 from phasewise_runtime.router.auth import ApiKeys
 from phasewise_runtime.router.errors import ApiError
+from phasewise_runtime.router.handler import CompletionHandler
 from phasewise_runtime.router.headers import request_id_of
 from phasewise_runtime.router.protocol import Endpoint
-from phasewise_runtime.router.relay import Relay
 from phasewise_runtime.router.settings import Settings
 
 Handler = Callable[[web.Request, str], Awaitable[web.StreamResponse]]
@@ -29,10 +29,10 @@ SERVED = (
 _METHODS = {Endpoint.CHAT.value: "POST", Endpoint.COMPLETIONS.value: "POST", "/v1/models": "GET"}
 
 
-def build_app(settings: Settings, keys: ApiKeys, relay: Relay) -> web.Application:
+def build_app(settings: Settings, keys: ApiKeys, completions: CompletionHandler) -> web.Application:
     app = web.Application(client_max_size=settings.max_body_bytes)
     for endpoint in Endpoint:
-        app.router.add_post(endpoint.value, _guard(keys, _completion(relay, endpoint)))
+        app.router.add_post(endpoint.value, _guard(keys, _completion(completions, endpoint)))
     models = _guard(keys, _models(settings))
     app.router.add_get("/v1/models", models)
     app.router.add_get("/v1/models/{model:.+}", models)
@@ -65,9 +65,9 @@ def _guard(keys: ApiKeys, handler: Handler) -> Callable[[web.Request], Awaitable
     return guarded
 
 
-def _completion(relay: Relay, endpoint: Endpoint) -> Handler:
+def _completion(completions: CompletionHandler, endpoint: Endpoint) -> Handler:
     async def handle(request: web.Request, request_id: str) -> web.StreamResponse:
-        return await relay.serve(request, request_id, endpoint)
+        return await completions.serve(request, request_id, endpoint)
 
     return handle
 
@@ -76,13 +76,13 @@ def _models(settings: Settings) -> Handler:
     card = {"id": settings.model_name, "object": "model", "created": int(time.time()), "owned_by": "phasewise"}
 
     async def handle(request: web.Request, request_id: str) -> web.StreamResponse:
-        asked = request.match_info.get("model")
-        if asked is None:
+        name = request.match_info.get("model")
+        if name is None:
             body = {"object": "list", "data": [card]}
-        elif asked == settings.model_name:
+        elif name == settings.model_name:
             body = card
         else:
-            message = f"The model '{asked}' does not exist; this service serves '{settings.model_name}'."
+            message = f"The model '{name}' does not exist; this service serves '{settings.model_name}'."
             raise ApiError(404, message, type="NotFoundError", param="model", code="model_not_found")
         return web.json_response(body, headers={HEADER_REQUEST_ID: request_id})
 

@@ -1,9 +1,9 @@
 """A non-streaming answer put together from a stream. Pure.
 
-What vLLM itself would have answered depends on its version: which fields there are, and which are null. So the frame
-is an answer of the same engine build to a request of the same kind (the prefill leg's own, in most cases), and only
-what differs from request to request is filled in. Whatever does not fit the frame raises `NotAssemblableError`, and the
-request is sent again without streaming: a client never gets an answer that is nearly right.
+Which fields an answer has, and which of them are null, depends on vLLM's version. So the frame is an answer of the same
+engine build to a request of the same kind (in most cases to the prefill request), and only the fields that differ
+between requests are filled in. A stream that does not fit the frame raises `NotAssemblableError`, and the request is
+sent again without streaming: a client never gets an answer unlike the engine's own.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _CHOICE = frozenset({"index", "delta", "text", "finish_reason", "stop_reason"})
 
 
 class NotAssemblableError(Exception):
-    """The stream holds something that the frame has no place for."""
+    """The stream has a field that the frame lacks."""
 
 
 def frame_of(answer: Json) -> Json | None:
-    """The frame for later answers of this engine and endpoint; None where this answer is no plain one."""
+    """The frame for later answers of this engine and endpoint; None where this answer has fields of its own."""
     choices = cast("list[Json]", answer.get("choices") or [])
     usage = answer.get("usage")
     if len(choices) != 1 or not isinstance(usage, dict):
         return None
     if cast("Json", usage).get("completion_tokens_details"):
-        return None  # a reasoning parser is at work: it divides a whole text differently from a stream
+        return None  # a reasoning parser divides a complete text differently from a stream
     if _odd(answer, _FRAME) or _odd(choices[0], _FRAME_CHOICE):
         return None
     frame = copy.deepcopy(answer)
@@ -53,7 +53,7 @@ def frame_of(answer: Json) -> Json | None:
 
 
 def assemble(frame: Json, events: Sequence[Json]) -> Json:
-    """The answer that `events` amount to, in the shape of `frame`."""
+    """Assemble `events` into one answer with the fields of `frame`."""
     answer = copy.deepcopy(frame)
     choice = cast("list[Json]", answer["choices"])[0]
     text: list[str] = []
@@ -92,7 +92,7 @@ def _fill(choice: Json, text: str) -> None:
 
 
 def _usage(frame: Json, seen: Json) -> Json:
-    """The usage seen, with a null where the frame has a field that streams leave out."""
+    """The stream's usage, with null for fields of the frame that streams leave out."""
     filled: Json = {k: seen.get(k) for k in frame}
     for key, value in seen.items():
         nested = frame.get(key)
@@ -109,5 +109,5 @@ def _check(part: Json, known: frozenset[str]) -> None:
 
 
 def _odd(part: Json, known: frozenset[str]) -> str | None:
-    """The first field that holds something and is not among the `known`."""
+    """The first field that has a value and is not in `known`."""
     return next((k for k, v in part.items() if k not in known and v is not None and v != []), None)

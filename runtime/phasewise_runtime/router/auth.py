@@ -14,7 +14,7 @@ CHECK_SECONDS = 2.0
 
 
 class ApiKeys:
-    """No folder: everybody may ask. A folder without keys: nobody may."""
+    """Without a folder every client is served; with an empty folder none is."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -27,7 +27,7 @@ class ApiKeys:
         if self._folder is None:
             return
         try:
-            # A mounted secret is swapped as a whole, with dotted names for the versions behind the links.
+            # The kubelet swaps a mounted secret in one step; files with dotted names are its versions behind the links.
             files = sorted(f for f in self._folder.iterdir() if f.is_file() and not f.name.startswith("."))
             seen = [(f.name, (s := f.stat()).st_mtime_ns, s.st_size, s.st_ino) for f in files]
             if seen == self._seen:
@@ -45,7 +45,7 @@ class ApiKeys:
             return
         scheme, _, given = (authorization or "").partition(" ")
         token = given.strip().encode("utf-8", "surrogateescape")
-        # Every key is compared, in constant time each, so that the time says nothing about them.
+        # All keys are compared, each in constant time, so that the time taken reveals nothing about them.
         matches = [hmac.compare_digest(token, key) for key in self._keys]
         if scheme.lower() != "bearer" or not any(matches):
             message = "A valid API key is needed: send the header 'Authorization: Bearer <key>'."

@@ -1,4 +1,4 @@
-"""Metrics that are worked out when the page is asked for. May import prometheus_client and the contract."""
+"""Metrics that are computed at each scrape."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from phasewise_runtime.contract import (
     METRIC_POD_REQUESTS,
 )
 from phasewise_runtime.router.loads import Loads
-from phasewise_runtime.router.waiting import WaitingRoom
+from phasewise_runtime.router.pending import PendingRequests
 
 POD_INFLIGHT = "phasewise_router_pod_inflight_requests"
 
 
-class WaitingCollector(Collector):
-    def __init__(self, room: WaitingRoom, ttft_target: float, clock: Callable[[], float]) -> None:
-        self._room = room
+class PendingCollector(Collector):
+    def __init__(self, pending: PendingRequests, ttft_target: float, clock: Callable[[], float]) -> None:
+        self._pending = pending
         self._ttft_target = ttft_target
         self._clock = clock
 
@@ -31,7 +31,7 @@ class WaitingCollector(Collector):
         awaiting = GaugeMetricFamily(METRIC_AWAITING, "Requests without a first token, by phase.", labels=["phase"])
         text = "Requests without a first token that have waited longer than the TTFT target."
         overdue = GaugeMetricFamily(METRIC_OVERDUE, text, labels=["phase"])
-        for phase, count in self._room.count(read_before).items():
+        for phase, count in self._pending.count(read_before).items():
             awaiting.add_metric([phase], count.awaiting)
             overdue.add_metric([phase], count.overdue)
         yield from (awaiting, overdue)
@@ -44,16 +44,16 @@ class LoadsCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         labels = ("role", "pod")
-        running = GaugeMetricFamily(POD_INFLIGHT, "Legs in flight by pod.", labels=labels)
-        legs = CounterMetricFamily(METRIC_POD_REQUESTS, "Legs that ended well, by pod.", labels=labels)
-        text = "Time integral of the legs in flight by pod, in leg-seconds."
-        inflight = CounterMetricFamily(METRIC_POD_INFLIGHT_SECONDS, text, labels=labels)
-        text = "Seconds with at least one leg in flight, by pod."
-        busy = CounterMetricFamily(METRIC_POD_BUSY_SECONDS, text, labels=labels)
+        inflight = GaugeMetricFamily(POD_INFLIGHT, "Requests in flight to engines, by pod.", labels=labels)
+        served = CounterMetricFamily(METRIC_POD_REQUESTS, "Requests that engines served, by pod.", labels=labels)
+        text = "Time integral of the requests in flight, by pod, in request-seconds."
+        inflight_seconds = CounterMetricFamily(METRIC_POD_INFLIGHT_SECONDS, text, labels=labels)
+        text = "Seconds with at least one request in flight, by pod."
+        busy_seconds = CounterMetricFamily(METRIC_POD_BUSY_SECONDS, text, labels=labels)
         for role, pod, load in self._loads.settled(self._clock()):
             of = (role, pod)
-            running.add_metric(of, load.running)
-            legs.add_metric(of, load.ended_well)
-            inflight.add_metric(of, load.inflight_seconds)
-            busy.add_metric(of, load.busy_seconds)
-        yield from (running, legs, inflight, busy)
+            inflight.add_metric(of, load.inflight)
+            served.add_metric(of, load.succeeded)
+            inflight_seconds.add_metric(of, load.inflight_seconds)
+            busy_seconds.add_metric(of, load.busy_seconds)
+        yield from (inflight, served, inflight_seconds, busy_seconds)

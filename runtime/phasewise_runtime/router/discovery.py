@@ -1,9 +1,9 @@
-"""Which engine pods there are: lists and watches them on the API server. The only module that talks to it.
+"""Lists and watches the engine pods on the API server. The only module that talks to it.
 
-A list replaces everything known, so whatever happened unseen is put right; a watch then brings the changes, a pod that
-is deleted without ever having been seen terminating among them. Each watch ends after a minute and a silent one is
+A list replaces everything known, so no missed event lasts; a watch then brings the changes, also of a pod that is
+deleted without having been seen terminating. Each watch ends after a minute and a silent one is
 given up soon after, so a dead connection goes unnoticed no longer than that. While the API server is away the last
-known pods stay, and the legs' own failures tell which of them still serve.
+known pods stay, and failing requests show which of them no longer serve.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from urllib.parse import quote
 import aiohttp
 
 from phasewise_runtime.contract import LABEL_SERVICE
-from phasewise_runtime.router.fleet import Fleet
 from phasewise_runtime.router.metrics import Metrics
+from phasewise_runtime.router.pod_registry import PodRegistry
 from phasewise_runtime.router.pods import pod_from_api
 from phasewise_runtime.router.settings import Settings
 
@@ -46,7 +46,7 @@ class RelistError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ApiServer:
-    """Where the API server is and how to be let in."""
+    """Address and credentials of the API server."""
 
     url: str
     token_file: Path | None = None
@@ -69,11 +69,13 @@ def in_cluster() -> ApiServer:
 
 
 class Discovery:
-    def __init__(self, settings: Settings, fleet: Fleet, metrics: Metrics, server: ApiServer | None = None) -> None:
+    def __init__(
+        self, settings: Settings, pod_registry: PodRegistry, metrics: Metrics, server: ApiServer | None = None
+    ) -> None:
         self._server = server or in_cluster()
         selector = quote(f"{LABEL_SERVICE}={settings.service}")
         self._path = f"/api/v1/namespaces/{quote(settings.namespace)}/pods?labelSelector={selector}"
-        self._fleet = fleet
+        self._pod_registry = pod_registry
         self._metrics = metrics
         self._version = ""
         self._failures = 0
@@ -114,7 +116,7 @@ class Discovery:
         async with session.get(url, headers=self._server.headers(), timeout=timeout) as response:
             response.raise_for_status()
             body: Json = await response.json()
-        self._fleet.replace_all(pod for item in body.get("items") or () if (pod := pod_from_api(item)))
+        self._pod_registry.replace_all(pod for item in body.get("items") or () if (pod := pod_from_api(item)))
         self._version = str(body["metadata"]["resourceVersion"])
 
     def _event(self, event: Json) -> None:
@@ -127,9 +129,9 @@ class Discovery:
         meta = cast("Json", raw.get("metadata") or {})
         self._version = str(meta.get("resourceVersion") or self._version)
         if kind == "DELETED":
-            self._fleet.remove(str(meta.get("uid", "")))
+            self._pod_registry.remove(str(meta.get("uid", "")))
         elif kind in ("ADDED", "MODIFIED") and (pod := pod_from_api(raw)):
-            self._fleet.put(pod)
+            self._pod_registry.put(pod)
 
     def _up(self) -> None:
         if self._failures:
@@ -138,7 +140,7 @@ class Discovery:
         self._metrics.discovery_up.set(1)
 
     async def _back_off(self, error: Exception) -> None:
-        # A new list after any failure: it is cheap, and right whatever became of the API server's history.
+        # List again after any failure: it is cheap, and right even if the API server lost its history.
         self._version = ""
         self._failures += 1
         self._metrics.discovery_up.set(0)

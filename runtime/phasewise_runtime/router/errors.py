@@ -14,7 +14,7 @@ ENGINE = "engine_error"
 
 @dataclass(eq=False)
 class ApiError(Exception):
-    """An answer that is an error: status and the OpenAI error object."""
+    """An error answer: status and the OpenAI error object."""
 
     status: int
     message: str

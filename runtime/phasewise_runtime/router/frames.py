@@ -1,4 +1,4 @@
-"""Frames of non-streaming answers, by what decides their shape: KV fingerprint and endpoint. Pure."""
+"""Frames for assembled answers, by KV fingerprint and endpoint, which decide their fields. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Frames:
         return self._known.get(_key(pod, request)) if request.assemble else None
 
     def learn(self, pod: Pod, request: Request, answer: Body) -> None:
-        """`answer` is one that the engine gave to a request of this kind."""
+        """Take the frame from an answer that the engine gave to a request of this kind."""
         if request.assemble and _key(pod, request) not in self._known:
             self._known[_key(pod, request)] = frame_of(answer)
 

@@ -1,7 +1,7 @@
 """Which headers cross the router. Pure.
 
-End-to-end headers (Authorization, X-Request-Id, traceparent, whatever the client or engine sends) are kept as they
-are; hop-by-hop headers (RFC 9110, 7.6.1) and those that describe the bytes of a body we write anew are not.
+End-to-end headers (Authorization, X-Request-Id, traceparent and all others that client or engine sends) are kept as
+they are; hop-by-hop headers (RFC 9110, 7.6.1) and those that describe the bytes of a body we write anew are not.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SAFE_ID = re.compile(r"[\x21-\x7e]{1,256}\Z")
 
 
 def to_engine(client: Iterable[tuple[str, str]], request_id: str) -> Headers:
-    """Headers for both legs."""
+    """Headers for the prefill and the decode request."""
     kept = _end_to_end(client, REQUEST_OWN | {HEADER_REQUEST_ID.lower()})
     return [
         *kept,

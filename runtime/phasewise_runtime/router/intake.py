@@ -1,4 +1,4 @@
-"""Request bodies on their way in: how large, how many bytes of them at once, how slow. Imports aiohttp.web."""
+"""Reads request bodies, within limits of size, of memory for all of them, and of time."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Intake:
 
     @contextlib.asynccontextmanager
     async def body(self, request: web.Request) -> AsyncGenerator[bytes, None]:
-        """The whole body, which counts as held until the block ends; ApiError where it is not taken."""
+        """The complete body, which counts as held in memory until the block ends; ApiError where it is refused."""
         if request.content_type != "application/json":
             raise ApiError(415, "The content type is not JSON: send 'Content-Type: application/json'.")
         size = self._size(request)
         if self._held + size > self._settings.held_body_bytes:
-            raise overloaded("The bodies of the requests in hand take all the memory there is for them.")
+            raise overloaded("The bodies of the requests being served take all the memory that is allowed for bodies.")
         self._hold(size)
         try:
             raw = await self._read(request)
@@ -38,13 +38,13 @@ class Intake:
             self._hold(-size)
 
     def _size(self, request: web.Request) -> int:
-        """What to set aside before the body is read: the limit, where the head does not tell its size."""
-        limit, told = self._settings.max_body_bytes, request.content_length
-        if told is None or "Content-Encoding" in request.headers:
+        """Bytes to set aside before the body is read: the limit, where no Content-Length gives its size."""
+        limit, declared = self._settings.max_body_bytes, request.content_length
+        if declared is None or "Content-Encoding" in request.headers:
             return limit
-        if told > limit:
+        if declared > limit:
             raise self._too_large()
-        return told
+        return declared
 
     async def _read(self, request: web.Request) -> bytes:
         seconds = self._settings.upload_seconds

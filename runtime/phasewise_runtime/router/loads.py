@@ -1,6 +1,7 @@
-"""How much each pod has had to do for this router: legs, and their time integrals. Pure: `now` is an argument.
+"""The load of each pod from this router: requests in flight and served, and their time integrals. Pure.
 
-The integrals are exact: settled at each change and whenever they are read, so a long leg shows while it runs.
+The integrals are exact: they are brought up to date at each change and at each read, so a long request counts while
+it runs.
 """
 
 from __future__ import annotations
@@ -11,20 +12,20 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Load:
-    """One pod, by its name: two pods of one name, one after the other, are one series."""
+    """One pod, by its name: a pod and its successor of the same name share one series."""
 
     since: float
-    """All sums are settled up to here."""
-    running: int = 0
-    ended_well: int = 0
+    """The sums are up to date at this moment."""
+    inflight: int = 0
+    succeeded: int = 0
     inflight_seconds: float = 0.0
     busy_seconds: float = 0.0
-    gone: bool = False
+    pod_gone: bool = False
 
     def settle(self, now: float) -> None:
         seconds = max(0.0, now - self.since)
-        self.inflight_seconds += seconds * self.running
-        self.busy_seconds += seconds if self.running else 0.0
+        self.inflight_seconds += seconds * self.inflight
+        self.busy_seconds += seconds if self.inflight else 0.0
         self.since = now
 
 
@@ -33,25 +34,25 @@ class Loads:
         self._pods: dict[tuple[str, str], Load] = {}
 
     def add(self, role: str, pod: str, now: float) -> None:
-        """The pod is there: its series begin at zero, so that its first legs make a difference to be seen."""
-        self._pods.setdefault((role, pod), Load(since=now)).gone = False
+        """A pod appeared: its series start at zero, so that a rate sees its first requests."""
+        self._pods.setdefault((role, pod), Load(since=now)).pod_gone = False
 
     def drop(self, role: str, pod: str) -> None:
-        """The pod is gone, and its series with it, once its last leg has ended."""
+        """The pod is gone; its series go once its last request has ended."""
         if load := self._pods.get((role, pod)):
-            load.gone = True
+            load.pod_gone = True
             self._sweep(role, pod, load)
 
     def begin(self, role: str, pod: str, now: float) -> None:
-        load = self._pods.setdefault((role, pod), Load(since=now, gone=True))
+        load = self._pods.setdefault((role, pod), Load(since=now, pod_gone=True))
         load.settle(now)
-        load.running += 1
+        load.inflight += 1
 
-    def end(self, role: str, pod: str, now: float, *, well: bool) -> None:
+    def end(self, role: str, pod: str, now: float, *, succeeded: bool) -> None:
         load = self._pods[role, pod]
         load.settle(now)
-        load.running -= 1
-        load.ended_well += well
+        load.inflight -= 1
+        load.succeeded += succeeded
         self._sweep(role, pod, load)
 
     def settled(self, now: float) -> Iterator[tuple[str, str, Load]]:
@@ -61,5 +62,5 @@ class Loads:
             yield role, pod, load
 
     def _sweep(self, role: str, pod: str, load: Load) -> None:
-        if load.gone and not load.running:
+        if load.pod_gone and not load.inflight:
             del self._pods[role, pod]

@@ -1,10 +1,11 @@
-"""The router's metrics, all under `phasewise_router_`. May import prometheus_client and the contract."""
+"""The router's metrics, all under `phasewise_router_`."""
 
 from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
 
 from phasewise_runtime.contract import (
+    ENGINE_ROLES,
     METRIC_ACTIVE,
     METRIC_ARRIVALS,
     METRIC_ITL,
@@ -29,7 +30,7 @@ ITL_BUCKETS = (
 
 
 class Metrics:
-    """One registry and what is counted in it."""
+    """One registry and its metrics."""
 
     def __init__(self) -> None:
         r = self.registry = CollectorRegistry()
@@ -46,31 +47,27 @@ class Metrics:
             return Histogram(_full(name), text, labels, buckets=buckets, registry=r)
 
         self.ttft = histogram(METRIC_TTFT, "Request read to first output token, as a client sees it.", TTFT_BUCKETS)
-        self.ttft_phase = histogram(
-            METRIC_TTFT_PHASE,
-            "TTFT by phase: queue, prefill (the leg that was used), decode_first_token (decode sent to first token).",
-            TTFT_BUCKETS,
-            "phase",
-        )
+        text = "TTFT by phase: queue, prefill (whose KV was used), decode_first_token (decode request to first token)."
+        self.ttft_phase = histogram(METRIC_TTFT_PHASE, text, TTFT_BUCKETS, "phase")
         self.itl = histogram(METRIC_ITL, "Of a request: mean gap of its tokens after the first.", ITL_BUCKETS)
         self.gap = histogram("inter_token_gap_seconds", "Single gaps between streamed events.", ITL_BUCKETS)
         self.arrivals = counter(METRIC_ARRIVALS, "Requests whose body was read and is valid.")
         self.slo_requests = counter(METRIC_SLO_REQUESTS, "Requests judged by the latency targets.", "result")
         self.requests = counter("requests", "Requests answered, by outcome.", "endpoint", "outcome", "code")
-        self.retries = counter("retries", "Legs that failed and were tried again.", "leg", "reason")
-        self.inflight = gauge("inflight", "Legs in flight.", "leg")
+        self.retries = counter("retries", "Requests to engines that failed and were retried.", "role", "reason")
+        self.inflight = gauge("inflight_requests", "Requests in flight to engines.", "role")
         self.active = gauge(METRIC_ACTIVE, "Requests admitted and not yet ended.")
         self.queue_depth = gauge(METRIC_QUEUE_DEPTH, "Requests that wait for an engine pod or a free place.")
-        self.body_bytes = gauge("body_bytes", "Bytes of the request bodies in hand.")
-        self.decode_only = counter("decode_only", "Requests that took no prefill leg.", "reason")
+        self.body_bytes = gauge("body_bytes", "Bytes of the request bodies held in memory.")
+        self.decode_only = counter("decode_only", "Requests that were prefilled by their decode pod.", "reason")
         self.kv_params_missing = counter("kv_params_missing", "Prefill answers without KV parameters.", "pod")
-        text = "1: the last KV hand-over led to a first token; 0: prefill answered without KV parameters."
+        text = "1: the last KV transfer led to a first token; 0: prefill answered without KV parameters."
         self.kv_transfer_ok = gauge(METRIC_KV_TRANSFER_OK, text, "pod")
-        self.ejections = counter("ejections", "Pods excluded after failures.", "role", "pod", "reason")
-        self.pods = gauge("pods", "Engine pods known.", "role", "state")
-        self.unmeasured = counter("unmeasured_requests", "Answered requests without TTFT or ITL.", "what", "reason")
+        self.ejections = counter("ejections", "Pods ejected after failures.", "role", "pod", "reason")
+        self.pods = gauge("pods", "Engine pods by role and state.", "role", "state")
+        self.unmeasured = counter("unmeasured_requests", "Answered requests without TTFT or ITL.", "metric", "reason")
         self.input_tokens = counter("input_tokens", "Prompt tokens, from usage.")
-        self.cached_tokens = counter("cached_input_tokens", "Prompt tokens found in cache, where usage says so.")
+        self.cached_tokens = counter("cached_input_tokens", "Prompt tokens found in the prefix cache, from usage.")
         self.output_tokens = counter("output_tokens", "Output tokens, from usage.")
         self.discovery_up = gauge("discovery_up", "1 while the list of pods is being kept up to date.")
         self.discovery_errors = counter("discovery_errors", "Failures to list or watch pods.", "reason")
@@ -78,17 +75,17 @@ class Metrics:
 
         for result in SLO_RESULTS:
             self.slo_requests.labels(result)
-        for leg in ("prefill", "decode"):
-            self.inflight.labels(leg)
+        for role in ENGINE_ROLES:
+            self.inflight.labels(role)
         for phase in ("queue", "prefill", "decode_first_token"):
             self.ttft_phase.labels(phase)
 
     def forget_pod(self, name: str) -> None:
-        """Its series go with a pod: pools that breathe would fill the page with the names of pods that are gone."""
+        """Drop the series of a pod that is gone: a pool that scales up and down would otherwise fill the exposition."""
         for metric in (self.kv_transfer_ok, self.kv_params_missing, self.ejections):
             metric.remove_by_labels({"pod": name})
 
 
 def _full(name: str) -> str:
-    """Names that other processes read are the contract's, whole; the others are short."""
+    """The contract's names, which other processes read, are complete; the other names lack the prefix."""
     return name if name.startswith(PREFIX) else f"{PREFIX}_{name}"

@@ -7,16 +7,17 @@ from typing import Final
 
 OK: Final = "ok"
 CLIENT_ERROR: Final = "client_error"
-CLIENT_GONE: Final = "client_gone"
+CLIENT_CLOSED: Final = "client_closed"
+"""The client closed the connection before the end of its answer."""
 REJECTED: Final = "rejected"
-"""For want of capacity: a full queue, no engine."""
+"""Refused for lack of capacity: a full queue, no engine."""
 ENGINE_ERROR: Final = "engine_error"
 STREAM_ERROR: Final = "stream_error"
 ERROR: Final = "error"
-"""The router's own fault."""
+"""A fault of the router itself."""
 
 FAILED: Final = frozenset({REJECTED, ENGINE_ERROR, STREAM_ERROR, ERROR})
-"""No whole answer, and not by the client's doing."""
+"""No complete answer, for a reason that is not the client's."""
 
 
 @dataclass(slots=True)
@@ -32,10 +33,10 @@ class Outcome:
         """The stream ended in an error event."""
         self.name, self.code, self.error = STREAM_ERROR, 200, reason
 
-    def left(self) -> None:
-        """The client is gone. Where it has its whole answer, or its stream had broken, that stays what happened."""
+    def client_closed(self) -> None:
+        """Status 499, as in nginx. A complete answer or a stream error that came before stays the outcome."""
         if self.name not in (OK, STREAM_ERROR):
-            self.name, self.code = CLIENT_GONE, 499
+            self.name, self.code = CLIENT_CLOSED, 499
 
 
 def _name(status: int) -> str:

@@ -1,4 +1,4 @@
-"""What the router knows of an engine pod. Pure: imports the contract and the standard library only."""
+"""An engine pod as the router knows it, read from the API server or from a file. Pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """vLLM's prefill/decode protocol over the OpenAI API. Pure: bodies in, bodies out.
 
+The KV fields are those of vLLM's NixlConnector, as of 0.32. The prefill request carries the fields that vLLM's example
+proxy sends (tests/v1/kv_connector/nixl_integration/toy_proxy_server.py). Its answer has the parameters that the
+connector's `request_finished` made; the decode request carries them unread.
+
 The fields that are added to or taken from a client's request are listed here and nowhere else; every other field
 reaches the engine with the value the client gave it.
 """
@@ -32,7 +36,7 @@ STRIPPED_FROM_CLIENT: Final = (KV_PARAMS, "ec_transfer_params")
 """A client must not be able to name hosts that an engine then connects to; nor through `vllm_xargs`."""
 XARGS: Final = "vllm_xargs"
 PREFILL_DROPPED: Final = ("stream_options", "stream_interval")
-"""Allowed by vLLM on streaming requests only; the prefill leg does not stream."""
+"""Allowed by vLLM on streaming requests only; the prefill request does not stream."""
 PREFILL_KV_PARAMS: Final[Mapping[str, Any]] = {
     "do_remote_decode": True,
     "do_remote_prefill": False,
@@ -42,7 +46,7 @@ PREFILL_KV_PARAMS: Final[Mapping[str, Any]] = {
     "remote_port": None,
 }
 
-# --- why a request takes no prefill leg --------------------------------------------------------------------
+# --- why a request is decode-only --------------------------------------------------------------------------
 NOT_DISAGGREGATED: Final = "not_disaggregated"
 SEVERAL_CHOICES: Final = "several_choices"
 SEVERAL_PROMPTS: Final = "several_prompts"
@@ -52,7 +56,7 @@ NO_GENERATION: Final = "no_generation"
 
 # --- why the latency of a request is not measured ----------------------------------------------------------
 SHAPE: Final = "shape"
-"""A non-streaming request of a shape whose answer only the engine can put together."""
+"""A non-streaming request with fields whose answer only the engine can assemble."""
 
 _ASSEMBLED: Final = frozenset(
     (
@@ -75,8 +79,8 @@ class Request:
     endpoint: Endpoint
     body: Body
     stream: bool
-    alone: str | None
-    """Why it takes no prefill leg; None where it takes one."""
+    decode_only: str | None
+    """Why it is decode-only; None where it is prefilled by a prefill pod."""
     assemble: bool
     """Non-streaming, but streamed upstream so that TTFT and ITL are measured."""
     ask_usage: bool
@@ -95,25 +99,25 @@ def parse_body(raw: bytes) -> Body:
 
 
 def read_request(endpoint: Endpoint, body: Body, *, model: str, disaggregated: bool) -> Request:
-    """Check a client's body and decide what its legs look like."""
+    """Check a client's body and decide how it is sent to the engines."""
     _check_model(body, model)
     _check_input(endpoint, body)
     stripped = _strip(body)
     stream = _check_stream(stripped)
-    alone = _alone(stripped) or (None if disaggregated else NOT_DISAGGREGATED)
+    decode_only = _decode_only(stripped) or (None if disaggregated else NOT_DISAGGREGATED)
     single = stripped.get("n") in (None, 1) and not _several_prompts(stripped)
     return Request(
         endpoint=endpoint,
         body=stripped,
         stream=stream,
-        alone=alone,
+        decode_only=decode_only,
         assemble=not stream and single and _ASSEMBLED.issuperset(stripped) and stripped.get("max_tokens") != 0,
         ask_usage=single and not _wants_usage(stripped),
     )
 
 
 def prefill_body(request: Request) -> Body:
-    """The body of the prefill leg: the same request for one token, its KV kept for a decode pod."""
+    """The body of the prefill request: the same request for one token, its KV kept for a decode pod."""
     body = {k: v for k, v in request.body.items() if k not in PREFILL_DROPPED}
     body["stream"] = False
     limit = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
@@ -125,7 +129,7 @@ def prefill_body(request: Request) -> Body:
 
 
 def decode_body(request: Request, kv_params: Mapping[str, Any] | None, *, assemble: bool) -> Body:
-    """The body of the decode leg; with no `kv_params` the decode pod does the prefill as well."""
+    """The body of the decode request; with no `kv_params` the decode pod does the prefill as well."""
     body = dict(request.body)
     streamed = request.stream or assemble
     if assemble:
@@ -140,13 +144,13 @@ def decode_body(request: Request, kv_params: Mapping[str, Any] | None, *, assemb
 
 
 def encode(body: Body) -> bytes:
-    """JSON in ASCII, so that lone surrogates which a client escaped stay what they were."""
+    """JSON in ASCII, so that lone surrogates that a client escaped stay unchanged."""
     return json.dumps(body, separators=(",", ":")).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the router reads of an engine's JSON answer."""
+    """The parts of an engine's JSON answer that the router reads."""
 
     body: Body
     kv_params: Mapping[str, Any] | None
@@ -209,7 +213,7 @@ def _strip(body: Body) -> Body:
     return stripped
 
 
-def _alone(body: Body) -> str | None:
+def _decode_only(body: Body) -> str | None:
     if body.get("use_beam_search"):
         return BEAM_SEARCH
     if body.get("n") not in (None, 1):

@@ -1,4 +1,4 @@
-"""Puts the rooms together, runs them, and ends them in order when told to."""
+"""Puts the router's parts together, runs them, and stops them in order."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from phasewise_runtime.router.admin import build_admin
 from phasewise_runtime.router.admission import Admission
 from phasewise_runtime.router.app import build_app
 from phasewise_runtime.router.auth import CHECK_SECONDS, ApiKeys
-from phasewise_runtime.router.collectors import WaitingCollector
+from phasewise_runtime.router.collectors import PendingCollector
+from phasewise_runtime.router.context import RouterContext
 from phasewise_runtime.router.discovery import Discovery
-from phasewise_runtime.router.fleet import Fleet
+from phasewise_runtime.router.engine_client import EngineClient, open_session
+from phasewise_runtime.router.handler import CompletionHandler
 from phasewise_runtime.router.health import probe_forever
 from phasewise_runtime.router.intake import Intake
-from phasewise_runtime.router.legs import Legs, open_session
 from phasewise_runtime.router.metrics import Metrics
-from phasewise_runtime.router.relay import Relay
-from phasewise_runtime.router.rooms import Rooms
+from phasewise_runtime.router.pod_registry import PodRegistry
 from phasewise_runtime.router.settings import Settings
 from phasewise_runtime.router.static_pods import watch_file
 from phasewise_runtime.router.timing import now
 
 log = logging.getLogger(__name__)
 
-Source = Callable[[Fleet], Awaitable[None]]
+Source = Callable[[PodRegistry], Awaitable[None]]
 
 
 class Server:
@@ -38,7 +38,7 @@ class Server:
     def __init__(self, settings: Settings, source: Source | None = None) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self.fleet = Fleet(self.metrics, now)
+        self.pod_registry = PodRegistry(self.metrics, now)
         self.port = self.admin_port = 0
         self._source = source or self._default_source
         self._stack = contextlib.AsyncExitStack()
@@ -53,23 +53,23 @@ class Server:
         return self
 
     async def _start(self) -> None:
-        settings, metrics, fleet = self.settings, self.metrics, self.fleet
+        settings, metrics, pod_registry = self.settings, self.metrics, self.pod_registry
         session = await self._stack.enter_async_context(open_session())
         admission = Admission(
-            settings.max_concurrency, settings.queue_size, settings.hold_seconds, fleet.can_serve, metrics
+            settings.max_concurrency, settings.queue_size, settings.hold_seconds, pod_registry.can_serve, metrics
         )
-        fleet.on_change(admission.wake)
-        rooms = Rooms(settings, fleet, Legs(session, settings), metrics)
-        metrics.registry.register(WaitingCollector(rooms.waiting, settings.ttft_target_seconds, now))
-        self._relay = Relay(rooms, Intake(settings, metrics), admission)
+        pod_registry.on_change(admission.wake)
+        context = RouterContext(settings, pod_registry, EngineClient(session, settings), metrics)
+        metrics.registry.register(PendingCollector(context.pending, settings.ttft_target_seconds, now))
+        self._handler = CompletionHandler(context, Intake(settings, metrics), admission)
         self._keys = ApiKeys(settings.api_keys_dir)
-        self._background(lambda: self._source(fleet), "discovery")
-        self._background(lambda: probe_forever(fleet, session), "health")
+        self._background(lambda: self._source(pod_registry), "discovery")
+        self._background(lambda: probe_forever(pod_registry, session), "health")
         if settings.api_keys_dir is not None:
             self._background(self._reload_keys, "api keys")
-        admin = build_admin(metrics, rooms.activity, self.not_ready)
+        admin = build_admin(metrics, context.activity, self.not_ready)
         self._admin_site, self.admin_port = await self._listen(admin, settings.admin_port)
-        self._site, self.port = await self._listen(build_app(settings, self._keys, self._relay), settings.port)
+        self._site, self.port = await self._listen(build_app(settings, self._keys, self._handler), settings.port)
         log.info(
             "router started", extra={"port": self.port, "admin_port": self.admin_port, "model": settings.model_name}
         )
@@ -80,27 +80,27 @@ class Server:
     def not_ready(self) -> str | None:
         if self._draining:
             return "shutting down"
-        return None if self.fleet.synced else "the pods have not been listed yet"
+        return None if self.pod_registry.synced else "the pods have not been listed yet"
 
     async def drain(self) -> None:
-        """Stop being ready, go on serving while that becomes known, then wait for what runs."""
-        self._draining = self._relay.draining = True
-        log.info("draining", extra={"requests": self._relay.running})
+        """Become not ready, go on serving while endpoints are updated, then wait for the running requests."""
+        self._draining = self._handler.draining = True
+        log.info("draining", extra={"requests": self._handler.running})
         await asyncio.sleep(self.settings.settle_seconds)
         await self._site.stop()
-        if not await self._relay.idle(self.settings.max_generation_seconds):
-            log.warning("requests cut off at the deadline", extra={"requests": self._relay.running})
+        if not await self._handler.idle(self.settings.max_generation_seconds):
+            log.warning("requests cut off at the deadline", extra={"requests": self._handler.running})
 
     # --- inside ----------------------------------------------------------------------------------------------
-    async def _default_source(self, fleet: Fleet) -> None:
+    async def _default_source(self, pod_registry: PodRegistry) -> None:
         if self.settings.static_pods is not None:
             self.metrics.discovery_up.set(1)
-            await watch_file(self.settings.static_pods, fleet)
+            await watch_file(self.settings.static_pods, pod_registry)
         else:
-            await Discovery(self.settings, fleet, self.metrics).run()
+            await Discovery(self.settings, pod_registry, self.metrics).run()
 
     async def _listen(self, app: web.Application, port: int) -> tuple[web.TCPSite, int]:
-        # A client that goes away cancels its handler, and with it both legs.
+        # A client that goes away cancels its handler, and with it the requests to engines.
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)

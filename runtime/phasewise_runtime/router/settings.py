@@ -1,7 +1,4 @@
-"""The router's settings: flags, validated once, with errors that say what to write.
-
-May import the contract and the standard library.
-"""
+"""The router's settings: flags, validated once, with errors that say what to write."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ class Settings:
     itl_target_seconds: float = 0.0
     upload_seconds: float = 60.0
     max_body_bytes: int = 4 * 1024 * 1024
-    """Parsing one takes half a second at the worst, in which no token is relayed."""
+    """Parsing one takes up to a second of CPU time (small nested lists), in which no stream gets a token."""
     held_body_bytes: int = 32 * 1024 * 1024
     """Parsed, a body takes up to 24 times its bytes: this many fit in 1 GiB."""
     api_keys_dir: Path | None = None
@@ -72,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
         "--disaggregated",
         action=argparse.BooleanOptionalAction,
         default=d.disaggregated,
-        help="run a prefill leg where there are prefill pods",
+        help="run a prefill request where there are prefill pods",
     )
     p.add_argument("--host", default=d.host, help="address to listen on")
     p.add_argument("--port", type=_port, default=d.port, help="OpenAI API")
@@ -82,8 +79,8 @@ def _parser() -> argparse.ArgumentParser:
         "hold-seconds": (d.hold_seconds, "longest wait for an engine pod or a free place"),
         "settle-seconds": (d.settle_seconds, "after TERM: go on accepting while endpoints are updated"),
         "connect-seconds": (d.connect_seconds, "longest time to connect to an engine"),
-        "prefill-seconds": (d.prefill_seconds, "longest prefill leg"),
-        "first-token-seconds": (d.first_token_seconds, "longest wait for a decode leg's first token"),
+        "prefill-seconds": (d.prefill_seconds, "longest prefill request"),
+        "first-token-seconds": (d.first_token_seconds, "longest wait for a decode request's first token"),
         "upload-seconds": (d.upload_seconds, "longest time a request body may take to arrive"),
         "gap-seconds": (d.gap_seconds, "longest silence of an engine between tokens"),
         "ttft-target-seconds": (d.ttft_target_seconds, "target for the time to first token; 0: none"),

@@ -1,4 +1,4 @@
-"""Whether a request met its latency targets. Pure: what was seen of it in, the result it counts as out.
+"""Whether a request met its latency targets. Pure: measurements in, the result it counts as out.
 
 | the request ended            | counts as                                                                          |
 |------------------------------|------------------------------------------------------------------------------------|
@@ -6,7 +6,7 @@
 | in an error of the client's  | nothing                                                                            |
 | left before its first token  | ttft_missed where it had waited longer than the target, else nothing               |
 | left in the stream, no ITL   | ttft_missed where TTFT was, else nothing                                           |
-| otherwise, TTFT measured     | what TTFT and ITL say; where ITL was not measured, such as with one token, TTFT alone |
+| otherwise, TTFT measured     | what TTFT and ITL say; where ITL was not measured, such as with one token, TTFT only  |
 | otherwise                    | nothing                                                                            |
 """
 
@@ -21,7 +21,7 @@ from phasewise_runtime.contract import (
     SLO_MET,
     SLO_TTFT_MISSED,
 )
-from phasewise_runtime.router.outcome import CLIENT_ERROR, CLIENT_GONE, FAILED
+from phasewise_runtime.router.outcome import CLIENT_CLOSED, CLIENT_ERROR, FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Targets:
         return self.ttft > 0 or self.itl > 0
 
     def overdue(self, waited: float) -> bool:
-        """So long a time to the first token misses the target."""
+        """A TTFT of `waited` seconds misses the target."""
         return 0 < self.ttft < waited
 
     def slow(self, itl: float) -> bool:
@@ -45,12 +45,12 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is known of the latency of a request that has ended, in seconds; None: not measured."""
+    """The latencies of a request that has ended, in seconds; None: not measured."""
 
     ttft: float | None = None
     itl: float | None = None
     waited: float | None = None
-    """Without a first token, to its end. None where the token came, or where nothing tells whether it did."""
+    """Time that it waited without a first token until it ended. None where one came, or where that is unknown."""
 
 
 def judge(ttft: float, itl: float | None, targets: Targets) -> str:
@@ -63,15 +63,15 @@ def judge(ttft: float, itl: float | None, targets: Targets) -> str:
 
 
 def result(outcome: str, seen: Seen, targets: Targets) -> str | None:
-    """What a request that ended in `outcome` counts as; None: it is not counted."""
+    """The result that a request with this `outcome` counts as; None: it is not counted."""
     if not targets.any or outcome == CLIENT_ERROR:
         return None
     if outcome in FAILED:
         return SLO_FAILED
-    if outcome == CLIENT_GONE and seen.waited is not None:
+    if outcome == CLIENT_CLOSED and seen.waited is not None:
         # Impatient clients must not hide a breach.
         return SLO_TTFT_MISSED if targets.overdue(seen.waited) else None
-    if outcome == CLIENT_GONE and seen.itl is None and seen.ttft is not None:
-        # Nor may those who leave a slow stream: how slow it was is not known.
+    if outcome == CLIENT_CLOSED and seen.itl is None and seen.ttft is not None:
+        # Nor may clients that leave a slow stream, whose ITL is not known.
         return SLO_TTFT_MISSED if targets.overdue(seen.ttft) else None
     return None if seen.ttft is None else judge(seen.ttft, seen.itl, targets)

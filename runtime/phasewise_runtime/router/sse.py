@@ -1,4 +1,7 @@
-"""Reading a decode leg's event stream as it passes. Pure: bytes in, bytes out; events may be split at any byte.
+"""Reads the event stream of a decode request as it passes. Pure: bytes in, bytes out; chunks may split events anywhere.
+
+The format is that of server-sent events (WHATWG HTML, section "Parsing an event stream"), ended by `data: [DONE]` as in
+the OpenAI API. Lines end in LF or CRLF; a lone CR, which the standard allows and engines do not send, is no end here.
 
 Before the first token each event is parsed. After it an event is parsed only where a cheap byte search says that it
 may be the end, the usage or an error; inside JSON text a quote is escaped, so the searches cannot hit generated text.
@@ -17,7 +20,7 @@ from typing import Any, cast
 Json = dict[str, Any]
 
 MAX_EVENT = 32 * 1024 * 1024
-"""An event longer than this is a fault: nothing an engine sends is."""
+"""Bytes. A longer event is a fault: engines send none."""
 
 _END = re.compile(rb"\n\n|\r\n\r\n")
 _DONE = b"[DONE]"
@@ -26,7 +29,7 @@ _OUTPUT_KEYS = ("content", "reasoning", "reasoning_content", "tool_calls", "refu
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a stream is no answer: `error` is the engine's own error object, if it sent one."""
+    """Why a stream failed; `error` is the engine's own error object, if it sent one."""
 
     reason: str
     message: str
@@ -51,7 +54,7 @@ class StreamReader:
     finished: bool = False
     """A finish reason was seen."""
     done: bool = False
-    """[DONE] was seen: the stream is whole."""
+    """[DONE] was seen: the stream is complete."""
     fault: Fault | None = None
     usage: Json | None = None
     events: list[Json] = field(default_factory=list[Json])
@@ -75,7 +78,7 @@ class StreamReader:
 
     @property
     def answered(self) -> bool:
-        """The first token, or an end without any, is there: the response head may go out."""
+        """The first token or an end without a token came: the response head may be sent."""
         return self.token_events > 0 or self.finished or self.done
 
     def _event(self, raw: bytes, out: list[bytes]) -> None:

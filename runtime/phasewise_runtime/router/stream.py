@@ -1,4 +1,4 @@
-"""A decode leg's stream with its clock: bytes for the client, the moments of its tokens, and why it failed."""
+"""The stream of a decode request: bytes for the client, the moments of its tokens, and why it failed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import aiohttp
 
-from phasewise_runtime.router.legs import EngineAnswer, LegError
+from phasewise_runtime.router.engine_client import EngineAnswer, EngineError
 from phasewise_runtime.router.pods import Pod
 from phasewise_runtime.router.sse import Fault, StreamReader
 
@@ -74,7 +74,7 @@ class DecodeStream:
         self._watchdog = Watchdog(response, first_token_seconds)
 
     async def until_answered(self) -> bytes:
-        """Read on to the first token (or an end without any): the bytes to send with the head."""
+        """Read to the first token (or an end without a token); returns the bytes to send with the head."""
         held = bytearray()
         while not self.reader.answered and len(held) < MAX_HELD:
             held += await self.read()
@@ -84,7 +84,7 @@ class DecodeStream:
         return bytes(held)
 
     async def read(self) -> bytes:
-        """The next bytes for the client, empty at the end; LegError where the stream is no whole answer."""
+        """The next bytes for the client, empty at the end; EngineError where the stream breaks off or fails."""
         while True:
             if self.reader.fault:
                 raise self._failure(self.reader.fault)
@@ -99,14 +99,14 @@ class DecodeStream:
                 return out
 
     async def finish(self) -> None:
-        """Read the end of a whole response, so that its connection can be used again."""
+        """Read to the end of the response, so that its connection can be used again."""
         self._watchdog.stop()
         with contextlib.suppress(aiohttp.ClientError, OSError, asyncio.TimeoutError):
             if self.reader.done:
                 await asyncio.wait_for(self.response.content.read(), 1.0)
 
     def close(self) -> None:
-        """Give the connection back where the response was read to its end; else close it, which aborts the request."""
+        """Keep the connection if the response was read to its end; else close it, which aborts the request."""
         self._watchdog.stop()
         if self.response.content.at_eof() and not self.response.closed:
             self.response.release()
@@ -118,17 +118,17 @@ class DecodeStream:
         try:
             chunk = await self.response.content.readany()
         except aiohttp.SocketTimeoutError as e:
-            raise LegError(self.pod, "silent", "the engine sent no token in time") from e
+            raise EngineError(self.pod, "silent", "the engine sent no token in time") from e
         except asyncio.TimeoutError as e:
-            raise LegError(self.pod, "deadline", "the request took longer than a request may", blame=False) from e
+            raise EngineError(self.pod, "deadline", "the request took longer than a request may", blame=False) from e
         except (aiohttp.ClientError, OSError) as e:
             if self._watchdog.expired:
-                raise LegError(self.pod, "silent", "the engine sent no token in time") from e
-            raise LegError(self.pod, "disconnected", "the engine's connection broke", hard=True) from e
+                raise EngineError(self.pod, "silent", "the engine sent no token in time") from e
+            raise EngineError(self.pod, "disconnected", "the engine's connection broke", hard=True) from e
         finally:
             self._watchdog.idle()
         if not chunk:
-            raise LegError(self.pod, "truncated", "the engine's stream broke off before its end", hard=True)
+            raise EngineError(self.pod, "truncated", "the engine's stream broke off before its end", hard=True)
         return chunk
 
     def _tokens(self, events: int) -> None:
@@ -141,12 +141,12 @@ class DecodeStream:
             self._on_gap(0.0)
         self.last_at = now
 
-    def _failure(self, fault: Fault) -> LegError:
+    def _failure(self, fault: Fault) -> EngineError:
         answer = None
         if fault.error is not None:
             body = json.dumps({"error": fault.error}).encode()
             answer = EngineAnswer(fault.status, [("Content-Type", "application/json")], body)
-        return LegError(
+        return EngineError(
             self.pod,
             fault.reason,
             fault.message,

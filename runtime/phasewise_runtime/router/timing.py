@@ -1,4 +1,4 @@
-"""The moments of a request, and what a client is told of them. No I/O but the clock."""
+"""The moments of a request, and the Server-Timing header made of them. No I/O but the clock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Timing:
     read: float
     admitted: float = 0.0
     prefill: float | None = None
-    """Seconds of the prefill leg that was used."""
+    """Seconds of the prefill request whose KV was used."""
     decode_sent: float = 0.0
 
 

@@ -3,11 +3,11 @@
 import json
 from dataclasses import replace
 
-from phasewise_runtime.engine.command import EngineCommand, PodPlace, engine_command
+from phasewise_runtime.engine.command import EngineCommand, PodEnvironment, engine_command
 from phasewise_runtime.engine.config import EngineConfig
-from phasewise_runtime.model.uri import model_location
+from phasewise_runtime.model_uri import model_location
 
-PLACE = PodPlace(ip="10.0.0.7", cpus=2, plugin_path="/phasewise/launcher.pyz")
+POD = PodEnvironment(ip="10.0.0.7", cpus=2, plugin_path="/phasewise/launcher.pyz")
 
 _CPU = EngineConfig(
     service="tiny",
@@ -47,7 +47,7 @@ GOLDEN: dict[str, EngineConfig] = {
 
 
 def command(config: EngineConfig) -> EngineCommand:
-    return engine_command(config, model_location(config.model_uri), PLACE)
+    return engine_command(config, model_location(config.model_uri), POD)
 
 
 if __name__ == "__main__":

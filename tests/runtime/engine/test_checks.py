@@ -31,7 +31,7 @@ def with_model(**changes: object) -> Facts:
         replace(ALONE, tensor=2, pipeline=2),
     ],
 )
-def test_what_can_work_is_let_through(config: EngineConfig) -> None:
+def test_a_working_configuration_has_no_problems(config: EngineConfig) -> None:
     assert problems(config, GOOD) == []
 
 

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from tests.runtime.engine.golden import GOLDEN, PLACE, command
+from tests.runtime.engine.golden import GOLDEN, POD, command
 
 from phasewise_runtime.engine.arguments import OWNED
 from phasewise_runtime.engine.command import batched_tokens, engine_command, shutdown_timeout, termination_grace_seconds
 from phasewise_runtime.engine.config import ArgValue, ConfigError
-from phasewise_runtime.model.uri import model_location
+from phasewise_runtime.model_uri import model_location
 
 DISAGGREGATED = [name for name, config in GOLDEN.items() if config.disaggregated]
 CPU = [name for name, config in GOLDEN.items() if config.device == "cpu"]
@@ -29,7 +29,7 @@ TRANSFER = (
 )
 
 
-def test_the_whole_command_of_a_cpu_prefill_pod() -> None:
+def test_the_complete_command_of_a_cpu_prefill_pod() -> None:
     made = command(TINY)
     assert made.argv == (
         "python3",
@@ -80,7 +80,7 @@ def test_every_disaggregated_engine_has_its_side_of_the_transfer(name: str) -> N
     assert transfer["kv_connector"] == "NixlConnector"
     assert transfer["kv_role"] == {"prefill": "kv_producer", "decode": "kv_consumer"}[config.role]
     assert transfer.get("kv_buffer_device") == ("cpu" if config.device == "cpu" else None)
-    assert command(config).environment["VLLM_NIXL_SIDE_CHANNEL_HOST"] == PLACE.ip
+    assert command(config).environment["VLLM_NIXL_SIDE_CHANNEL_HOST"] == POD.ip
 
 
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name not in DISAGGREGATED])
@@ -176,7 +176,7 @@ def test_the_pod_is_given_more_time_than_its_parts_take() -> None:
     ],
     ids=["plain", "underscores", "negated", "key of it", "its beginning"],
 )
-def test_what_phasewise_owns_is_refused_however_it_is_written(name: str, write: object) -> None:
+def test_an_argument_that_phasewise_owns_is_refused_in_every_spelling(name: str, write: object) -> None:
     assert callable(write)
     with pytest.raises(ConfigError, match="engine argument"):
         command(replace(TINY, args={str(write(name)): "x"}))
@@ -203,8 +203,8 @@ def test_a_refusal_says_what_to_do_instead(args: Mapping[str, ArgValue], instead
         command(replace(TINY, args=args))
 
 
-def test_the_environment_of_the_container_wins_over_defaults_and_yields_to_what_must_be() -> None:
-    made = engine_command(TINY, model_location(TINY.model_uri), PLACE)
+def test_the_containers_environment_overrides_defaults_but_not_required_variables() -> None:
+    made = engine_command(TINY, model_location(TINY.model_uri), POD)
     merged = made.over({"OMP_NUM_THREADS": "8", "HOME": "/root", "PYTHONPATH": "/site", "KEPT": "1"})
     assert (merged["OMP_NUM_THREADS"], merged["HOME"], merged["KEPT"]) == ("8", "/scratch", "1")
-    assert merged["PYTHONPATH"] == f"{PLACE.plugin_path}:/site"
+    assert merged["PYTHONPATH"] == f"{POD.plugin_path}:/site"

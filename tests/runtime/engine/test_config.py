@@ -22,7 +22,7 @@ def test_equal_configurations_give_equal_text() -> None:
     assert one.to_json() == other.to_json()
 
 
-def test_four_fields_are_enough() -> None:
+def test_four_fields_are_required() -> None:
     config = EngineConfig.from_json(json.dumps(LEAST))
     assert (config.disaggregated, config.device, config.gpus, config.engine_port) == (True, "gpu", 1, 8000)
 
@@ -79,6 +79,6 @@ def test_a_bad_field_is_named_with_what_it_must_be(field: str, value: object, me
     assert message in str(error.value)
 
 
-def test_a_prefill_pod_alone_makes_no_sense() -> None:
+def test_a_prefill_pod_without_disaggregation_is_refused() -> None:
     with pytest.raises(ConfigError, match="role prefill needs disaggregated"):
         EngineConfig.from_json(json.dumps({**LEAST, "role": "prefill", "disaggregated": False}))

@@ -23,7 +23,7 @@ def test_equal_sources_give_equal_bytes(tmp_path: Path) -> None:
 def test_it_holds_the_launcher_and_nothing_of_the_router(tmp_path: Path) -> None:
     pack(tmp_path / "launcher.pyz")
     names = zipfile.ZipFile(tmp_path / "launcher.pyz").namelist()
-    assert {"__main__.py", "phasewise_runtime/contract.py", "phasewise_runtime/model/uri.py"} <= set(names)
+    assert {"__main__.py", "phasewise_runtime/contract.py", "phasewise_runtime/model_uri.py"} <= set(names)
     assert not [name for name in names if "router" in name]
 
 

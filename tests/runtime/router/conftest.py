@@ -12,8 +12,9 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.runtime.router.fake_engine import MODEL, FakeEngine, engines
+from tests.runtime.waiting import until
 
-from phasewise_runtime.router.fleet import Fleet
+from phasewise_runtime.router.pod_registry import PodRegistry
 from phasewise_runtime.router.server import Server
 from phasewise_runtime.router.settings import Settings
 
@@ -29,15 +30,6 @@ SETTINGS = Settings(
     hold_seconds=5.0,
     settle_seconds=0.0,
 )
-
-
-async def until(condition: Callable[[], Any], seconds: float = 5.0) -> None:
-    """Wait for a condition, with a deadline."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + seconds
-    while not condition():
-        assert loop.time() < end, "the condition did not come true in time"
-        await asyncio.sleep(0.002)
 
 
 @dataclass
@@ -56,7 +48,7 @@ class Reply:
 
     @property
     def content(self) -> str:
-        """The text of a stream or of a whole answer."""
+        """The text of a stream or of an answer that does not stream."""
         if not self.text.startswith("data:"):
             choice = self.json["choices"][0]
             return choice["text"] if "text" in choice else choice["message"]["content"]
@@ -113,8 +105,8 @@ RouterFactory = Callable[..., Any]
 async def running_router(*wanted: FakeEngine, **changes: Any) -> AsyncGenerator[Router, None]:
     """A router that knows the engines given; the engines run."""
 
-    async def source(fleet: Fleet) -> None:
-        fleet.replace_all(e.pod() for e in wanted)
+    async def source(pod_registry: PodRegistry) -> None:
+        pod_registry.replace_all(e.pod() for e in wanted)
         await asyncio.Event().wait()
 
     async with (
@@ -122,10 +114,23 @@ async def running_router(*wanted: FakeEngine, **changes: Any) -> AsyncGenerator[
         Server(replace(SETTINGS, **changes), source) as server,
         aiohttp.ClientSession() as session,
     ):
-        await until(lambda: server.fleet.synced)
+        await until(lambda: server.pod_registry.synced)
         yield Router(server, session, wanted)
 
 
 @pytest.fixture
 def router() -> RouterFactory:
     return running_router
+
+
+@pytest.fixture
+def fast_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ejected pod is probed soon, not after a back-off of seconds."""
+    monkeypatch.setattr("phasewise_runtime.router.breaker.FIRST_BACKOFF", 0.05)
+    monkeypatch.setattr("phasewise_runtime.router.health.INTERVAL", 0.01)
+
+
+@pytest.fixture
+def short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`max_generation_seconds` may be less than a second."""
+    monkeypatch.setattr("phasewise_runtime.router.pd_request.MIN_SECONDS_LEFT", 0.01)

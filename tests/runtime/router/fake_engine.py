@@ -1,4 +1,4 @@
-"""A small engine on loopback that speaks vLLM's dialect of the OpenAI API, and can be told to fail as vLLM does."""
+"""A small engine on loopback that speaks vLLM's dialect of the OpenAI API, and fails on demand as vLLM does."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -48,6 +49,10 @@ class FakeEngine:
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     """Closed: the tokens after the first wait for it."""
     gap: float = 0.0
+    separators: tuple[str, str] = (",", ":")
+    """Of the JSON it writes."""
+    sent: bytearray = field(default_factory=bytearray)
+    """Every byte of its answers so far, event streams included."""
     port: int = 0
     runner: web.AppRunner | None = None
 
@@ -65,8 +70,8 @@ class FakeEngine:
 
     async def start(self) -> None:
         app = web.Application(client_max_size=64 * 2**20)
-        app.router.add_post("/v1/chat/completions", self._chat)
-        app.router.add_post("/v1/completions", self._completions)
+        app.router.add_post("/v1/chat/completions", partial(self._answer, chat=True))
+        app.router.add_post("/v1/completions", partial(self._answer, chat=False))
         app.router.add_get("/health", self._health)
         self.runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.05)
         await self.runner.setup()
@@ -87,12 +92,6 @@ class FakeEngine:
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response(status=200 if self.healthy else 503)
 
-    async def _chat(self, request: web.Request) -> web.StreamResponse:
-        return await self._answer(request, chat=True)
-
-    async def _completions(self, request: web.Request) -> web.StreamResponse:
-        return await self._answer(request, chat=False)
-
     async def _answer(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
         body = await request.json()
         self.requests.append(Seen(request.path, dict(request.headers), body))
@@ -107,7 +106,7 @@ class FakeEngine:
             if body.get("stream"):
                 return await self._stream(request, body, fault, chat=chat)
             await self.first_gate.wait()
-            return web.json_response(self.whole(body, fault, chat=chat))
+            return self._json(self.answer_to(body, fault, chat=chat))
         except asyncio.CancelledError:
             self.aborted += 1
             raise
@@ -123,13 +122,40 @@ class FakeEngine:
             await asyncio.Event().wait()
         if fault in ("400", "429", "500", "503"):
             error = {**(REFUSED if fault == "400" else ERROR), "code": int(fault)}
-            return web.json_response({"error": error}, status=int(fault), headers={"X-Engine": self.name})
+            return self._json({"error": error}, status=int(fault), headers={"X-Engine": self.name})
         if fault == "garbage":
             return web.Response(text="<html>", content_type="application/json")
         return None
 
-    def whole(self, body: dict[str, Any], fault: str | None = None, *, chat: bool) -> dict[str, Any]:
-        kv = body.get("kv_transfer_params") or {}
+    def _json(self, value: dict[str, Any], **kwargs: Any) -> web.Response:
+        body = json.dumps(value, separators=self.separators).encode()
+        self.sent += body
+        return web.Response(body=body, content_type="application/json", **kwargs)
+
+    async def _write(self, response: web.StreamResponse, data: bytes) -> None:
+        self.sent += data
+        await response.write(data)
+
+    def _event(self, value: dict[str, Any]) -> bytes:
+        return b"data: " + json.dumps(value, separators=self.separators).encode() + b"\n\n"
+
+    def _kv_params(self, body: dict[str, Any], fault: str | None) -> dict[str, Any] | None:
+        if fault == "leak_kv":
+            return {"remote_host": "10.0.0.9"}
+        if not (body.get("kv_transfer_params") or {}).get("do_remote_decode") or fault == "no_kv":
+            return None
+        return {
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_engine_id": self.name,
+            "remote_block_ids": [[1, 2, 3]],
+            "remote_request_id": uuid.uuid4().hex,
+            "remote_host": "10.0.0.9",
+            "remote_port": 5600,
+            "tp_size": 1,
+        }
+
+    def answer_to(self, body: dict[str, Any], fault: str | None = None, *, chat: bool) -> dict[str, Any]:
         limit = body.get("max_completion_tokens") or body.get("max_tokens") or len(self.tokens)
         tokens = self.tokens[:limit]
         finish = "abort" if fault == "abort" else ("length" if limit <= len(self.tokens) else "stop")
@@ -149,20 +175,6 @@ class FakeEngine:
         choice |= {"logprobs": None, "finish_reason": finish, "stop_reason": None, "token_ids": None}
         if body.get("logprobs"):
             choice["logprobs"] = {"tokens": list(tokens)}
-        params = None
-        if kv.get("do_remote_decode") and fault != "no_kv":
-            params = {
-                "do_remote_prefill": True,
-                "do_remote_decode": False,
-                "remote_engine_id": self.name,
-                "remote_block_ids": [[1, 2, 3]],
-                "remote_request_id": uuid.uuid4().hex,
-                "remote_host": "10.0.0.9",
-                "remote_port": 5600,
-                "tp_size": 1,
-            }
-        if fault == "leak_kv":
-            params = {"remote_host": "10.0.0.9"}
         return {
             "id": f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}",
             "object": "chat.completion" if chat else "text_completion",
@@ -177,7 +189,7 @@ class FakeEngine:
                 "completion_tokens": len(tokens),
                 "prompt_tokens_details": None,
             },
-            "kv_transfer_params": params,
+            "kv_transfer_params": self._kv_params(body, fault),
             "ec_transfer_params": None,
         }
 
@@ -189,25 +201,25 @@ class FakeEngine:
         if not chat and fault in ("role_then_error", "role_then_die"):
             fault = "error_event" if fault == "role_then_error" else "die_before_first"
         if fault in ("error_event", "error_event_400"):
-            await response.write(_error(REFUSED if fault.endswith("400") else ERROR))
+            await self._write(response, _error(REFUSED if fault.endswith("400") else ERROR))
             return response
         sent = 0
         async for event in self._events(body, fault, chat=chat):
             if fault == "die_before_first" or (sent == 2 and fault in ("die", "truncate", "mid_error", "mid_hang")):
                 return await self._break(request, response, fault)
-            await response.write(event)
+            await self._write(response, event)
             sent += 1
             if fault in ("role_then_error", "role_then_die"):
                 await asyncio.sleep(0.03)
                 return await self._break(request, response, "mid_error" if fault == "role_then_error" else "die")
-        await response.write(b"data: [DONE]\n\n")
+        await self._write(response, b"data: [DONE]\n\n")
         if fault == "late_end":
             await asyncio.Event().wait()
         return response
 
     async def _break(self, request: web.Request, response: web.StreamResponse, fault: str) -> web.StreamResponse:
         if fault == "mid_error":
-            await response.write(_error(ERROR))
+            await self._write(response, _error(ERROR))
         elif fault == "mid_hang":
             await asyncio.Event().wait()
         elif fault != "truncate":
@@ -229,10 +241,10 @@ class FakeEngine:
         tokens = self.tokens[:limit]
         if chat:
             first = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
-            yield _event({**head, "choices": [first]})
+            yield self._event({**head, "choices": [first]})
         if fault == "abort":
             await asyncio.sleep(0.03)  # so that the role arrives on its own
-            yield _event({**head, "choices": [_choice("", chat=chat) | {"finish_reason": "abort"}]})
+            yield self._event({**head, "choices": [_choice("", chat=chat) | {"finish_reason": "abort"}]})
             return
         for i, token in enumerate(tokens):
             if i:
@@ -250,10 +262,10 @@ class FakeEngine:
                 event["usage"] = {"prompt_tokens": 7, "total_tokens": 8 + i, "completion_tokens": 1 + i}
             if fault == "reasoning" and chat:
                 choice["delta"] = {"reasoning": token}
-            yield _event(event)
+            yield self._event(event)
         if usage:
             counts = {"prompt_tokens": 7, "total_tokens": 7 + len(tokens), "completion_tokens": len(tokens)}
-            yield _event({**head, "choices": [], "system_fingerprint": FINGERPRINT, "usage": counts})
+            yield self._event({**head, "choices": [], "system_fingerprint": FINGERPRINT, "usage": counts})
 
 
 def _choice(token: str, *, chat: bool) -> dict[str, Any]:
@@ -263,12 +275,13 @@ def _choice(token: str, *, chat: bool) -> dict[str, Any]:
 
 
 def _error(error: dict[str, Any]) -> bytes:
-    """As vLLM has it: with blanks, and with a [DONE] as if nothing had happened."""
+    """As vLLM writes it: with blanks, and with a [DONE] after it."""
     return f"data: {json.dumps({'error': error})}\n\ndata: [DONE]\n\n".encode()
 
 
-def _event(value: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
+def pair(**fields: Any) -> tuple[FakeEngine, FakeEngine]:
+    """A prefill pod, and a decode pod with these fields."""
+    return FakeEngine("prefill", "p0"), FakeEngine("decode", "d0", **fields)
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""What the tests of the scaling signals share: targets, and how to read what a router shows."""
+"""Shared by the tests of the scaling signals: targets, and how to read a router's metrics."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-from tests.runtime.router.conftest import Router, until
-from tests.runtime.router.fake_engine import FakeEngine
+from tests.runtime.router.conftest import Router
+from tests.runtime.waiting import until
 
 from phasewise_runtime.contract import SLO_RESULTS, WAIT_PHASES
 
@@ -17,12 +17,8 @@ SHORT = 0.02
 EASY = {"ttft_target_seconds": LONG, "itl_target_seconds": LONG}
 
 
-def pair(**fields: Any) -> tuple[FakeEngine, FakeEngine]:
-    return FakeEngine("prefill", "p0"), FakeEngine("decode", "d0", **fields)
-
-
 async def judged(r: Router, requests: int = 1) -> dict[str, float]:
-    """Once so many have ended: a client may see the end before the router has written it down."""
+    """The results, once `requests` have ended: a client may see the end before the router has counted it."""
     await until(lambda: r.metric("requests_total") == requests)
     counts = {result: r.metric("slo_requests_total", result=result) for result in SLO_RESULTS}
     assert sum(counts.values()) == r.metric("slo_requests_total"), "no other results"
@@ -38,7 +34,7 @@ def overdue(r: Router) -> dict[str, float]:
     return awaiting(r, "overdue_first_token")
 
 
-def legs(r: Router) -> dict[str, float]:
+def served(r: Router) -> dict[str, float]:
     return {e.name: r.metric("pod_requests_total", pod=e.name, role=e.role) for e in r.engines}
 
 
@@ -46,4 +42,4 @@ async def leave(task: asyncio.Task[Any], r: Router) -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
-    await until(lambda: r.metric("requests_total", outcome="client_gone") == 1)
+    await until(lambda: r.metric("requests_total", outcome="client_closed") == 1)

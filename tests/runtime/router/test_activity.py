@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.runtime.router.conftest import Router, RouterFactory, until
+from tests.runtime.router.conftest import Router, RouterFactory
 from tests.runtime.router.fake_engine import FakeEngine
+from tests.runtime.waiting import until
 
 from phasewise_runtime.contract import PATH_ACTIVITY
 from phasewise_runtime.router.activity import Activity, read_query
@@ -14,7 +15,7 @@ from phasewise_runtime.router.activity import Activity, read_query
 
 @pytest.fixture
 def questions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Grows by one whenever somebody begins to wait."""
+    """Grows by one when a client begins to wait."""
     begun: list[int] = []
     wait = Activity.other_than
 
@@ -33,14 +34,14 @@ async def ask(r: Router, since: int, seconds: float) -> str:
 
 
 async def waiting(activity: Activity, n: int, since: int = 0, seconds: float = 60.0) -> list[asyncio.Task[int]]:
-    """That many who have begun to wait."""
+    """`n` clients that have begun to wait."""
     tasks = [asyncio.create_task(activity.other_than(since, seconds)) for _ in range(n)]
     await asyncio.sleep(0)
     assert not any(t.done() for t in tasks)
     return tasks
 
 
-async def test_whoever_waits_is_told_of_an_arrival_at_once(router: RouterFactory, questions: list[int]) -> None:
+async def test_all_waiting_clients_get_an_arrival_at_once(router: RouterFactory, questions: list[int]) -> None:
     async with router(FakeEngine("decode", "d0")) as r:
         tasks = [asyncio.create_task(ask(r, 0, 60)) for _ in range(20)]
         await until(lambda: len(questions) == 20)
@@ -58,7 +59,7 @@ async def test_the_answer_comes_when_the_time_is_over(router: RouterFactory) -> 
         assert await ask(r, 0, 0.05) == "0\n"
 
 
-async def test_the_end_of_the_router_does_not_wait_for_who_waits(router: RouterFactory, questions: list[int]) -> None:
+async def test_waiting_clients_do_not_delay_the_end_of_the_router(router: RouterFactory, questions: list[int]) -> None:
     async with router() as r:
         task = asyncio.create_task(ask(r, 0, 60))
         await until(lambda: questions)
@@ -66,11 +67,11 @@ async def test_the_end_of_the_router_does_not_wait_for_who_waits(router: RouterF
         assert await task == "0\n"
 
 
-async def test_one_that_gives_up_disturbs_nobody() -> None:
+async def test_a_client_that_gives_up_does_not_end_the_wait_of_others() -> None:
     activity = Activity()
-    gone, stays = await waiting(activity, 2)
-    gone.cancel()
-    await asyncio.wait({gone})
+    leaves, stays = await waiting(activity, 2)
+    leaves.cancel()
+    await asyncio.wait({leaves})
     assert not stays.done()
     activity.arrived()
     assert await stays == 1
@@ -86,7 +87,7 @@ async def test_each_wait_is_for_what_comes_after_it() -> None:
     assert await second == 2
 
 
-async def test_after_the_end_nobody_waits() -> None:
+async def test_after_the_end_no_client_waits() -> None:
     activity = Activity()
     activity.close()
     assert await asyncio.wait_for(activity.other_than(0, 60), 1) == 0
@@ -105,7 +106,7 @@ async def test_after_the_end_nobody_waits() -> None:
         ("since=1&seconds=nan", "'seconds' is no duration"),
     ],
 )
-async def test_a_bad_question_is_told_what_to_write(router: RouterFactory, query: str, says: str) -> None:
+async def test_the_error_of_a_bad_query_says_what_to_write(router: RouterFactory, query: str, says: str) -> None:
     async with router() as r:
         reply = await r.admin(f"{PATH_ACTIVITY}?{query}")
     assert reply.status == 400

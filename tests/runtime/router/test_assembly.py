@@ -1,4 +1,4 @@
-"""Non-streaming answers put together from streams: whole, or not at all."""
+"""Non-streaming answers put together from streams: complete, or not at all."""
 
 from __future__ import annotations
 
@@ -120,6 +120,6 @@ def test_answers_that_make_no_frame(answer: dict[str, Any]) -> None:
         {**text("a"), "choices": [{"index": 0, "text": "a", "logprobs": {}, "finish_reason": None}]},
     ],
 )
-def test_what_has_no_place_in_the_frame_is_not_dropped(event: dict[str, Any]) -> None:
+def test_a_field_that_the_frame_lacks_is_not_dropped(event: dict[str, Any]) -> None:
     with pytest.raises(NotAssemblableError):
         assemble(framed(CHAT), [event, usage()])

@@ -1,4 +1,4 @@
-"""When a pod is excluded and how it comes back."""
+"""When a pod is ejected and how it comes back."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(*steps: tuple[str, float]) -> Breaker:
         ([("soft", 0), ("soft", 0), ("soft", 0)], "open"),
         ([("soft", 0), ("soft", 0), ("ok", 0), ("soft", 0), ("soft", 0)], "closed"),
         ([("hard", 0), ("probe bad", 1)], "open"),
-        ([("hard", 0), ("probe ok", 1)], "trial"),
+        ([("hard", 0), ("probe ok", 1)], "half_open"),
         ([("hard", 0), ("ok", 0)], "open"),
         ([("hard", 0), ("probe ok", 1), ("ok", 1)], "closed"),
         ([("hard", 0), ("probe ok", 1), ("soft", 1)], "open"),
@@ -47,7 +47,7 @@ def test_states(steps: list[tuple[str, float]], state: str) -> None:
     assert run(*steps).state == state
 
 
-def test_a_pod_that_fails_its_trials_is_tried_ever_more_rarely() -> None:
+def test_the_back_off_doubles_while_half_open_requests_fail() -> None:
     b, now, waits = Breaker(), 0.0, list[float]()
     for _ in range(7):
         b = on_failure(b, now, hard=True)
@@ -65,13 +65,13 @@ def test_a_failed_probe_puts_the_next_off() -> None:
     assert b.until == 2
 
 
-def test_a_failure_while_excluded_changes_nothing() -> None:
+def test_a_failure_while_open_changes_nothing() -> None:
     b = run(("hard", 0))
     assert on_failure(b, 5, hard=True) == b
 
 
-@pytest.mark.parametrize("state", ["closed", "trial"])
-def test_soft_failures_never_exclude_the_last_pod(state: str) -> None:
+@pytest.mark.parametrize("state", ["closed", "half_open"])
+def test_soft_failures_never_eject_the_last_pod(state: str) -> None:
     b = Breaker() if state == "closed" else run(("hard", 0), ("probe ok", 1))
     for _ in range(9):
         b = on_failure(b, 2, hard=False, last=True)

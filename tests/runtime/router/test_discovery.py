@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from tests.runtime.router.conftest import SETTINGS, until
+from tests.runtime.router.conftest import SETTINGS
+from tests.runtime.waiting import until
 
 from phasewise_runtime.contract import LABEL_FINGERPRINT, LABEL_ROLE
 from phasewise_runtime.router import discovery
 from phasewise_runtime.router.discovery import ApiServer, Discovery
-from phasewise_runtime.router.fleet import Fleet
 from phasewise_runtime.router.metrics import Metrics
+from phasewise_runtime.router.pod_registry import PodRegistry
 
 
 def pod(name: str, role: str = "decode", *, ready: bool = True, **meta: Any) -> dict[str, Any]:
@@ -108,11 +109,11 @@ class FakeApi:
 @dataclass
 class Watching:
     api: FakeApi
-    fleet: Fleet
+    pod_registry: PodRegistry
     metrics: Metrics
 
     def names(self, role: str = "decode") -> list[str]:
-        return sorted(c.pod.name for c in self.fleet.candidates(role))
+        return sorted(c.pod.name for c in self.pod_registry.candidates(role))
 
     def up(self) -> float | None:
         return self.metrics.registry.get_sample_value("phasewise_router_discovery_up")
@@ -126,21 +127,26 @@ async def watching(*pods: dict[str, Any], server: dict[str, Any] | None = None) 
     api = FakeApi({p["metadata"]["name"]: p for p in pods})
     await api.start()
     metrics = Metrics()
-    fleet = Fleet(metrics, lambda: 0.0)
-    found = Discovery(replace(SETTINGS, service="s v"), fleet, metrics, ApiServer(api.url, **(server or {})))
+    pod_registry = PodRegistry(metrics, lambda: 0.0)
+    found = Discovery(replace(SETTINGS, service="s v"), pod_registry, metrics, ApiServer(api.url, **(server or {})))
     task = asyncio.create_task(found.run())
     try:
         await until(lambda: api.watchers)
-        yield Watching(api, fleet, metrics)
+        yield Watching(api, pod_registry, metrics)
         assert not task.done(), task
     finally:
         task.cancel()
         await api.stop()
 
 
+@pytest.fixture(autouse=True)
+def short_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "MAX_BACKOFF", 0.01)
+
+
 async def test_pods_are_listed_and_watched() -> None:
     async with watching(pod("d0"), pod("p0", "prefill"), pod("r0", "router")) as w:
-        assert w.fleet.synced
+        assert w.pod_registry.synced
         assert (w.names(), w.names("prefill")) == (["d0"], ["p0"])
         w.api.apply(pod("d1", ready=False))
         w.api.apply(pod("d1"))
@@ -177,7 +183,7 @@ async def test_bookmarks_and_watches_that_end_need_no_new_list() -> None:
 
 
 @pytest.mark.parametrize("how", ["event", "status"])
-async def test_after_410_what_was_missed_is_found_by_a_new_list(how: str) -> None:
+async def test_after_410_a_new_list_finds_the_missed_changes(how: str) -> None:
     async with watching(pod("d0"), pod("d1")) as w:
         del w.api.pods["d0"]
         w.api.pods["d2"] = pod("d2")
@@ -207,7 +213,7 @@ async def test_while_the_api_server_is_away_the_last_known_pods_serve() -> None:
         await w.api.stop()
         await until(lambda: w.up() == 0)
         assert w.names() == ["d0", "d1"]
-        assert w.fleet.synced
+        assert w.pod_registry.synced
         del w.api.pods["d0"]
         await w.api.start()
         await w.sees("d1")
@@ -218,7 +224,7 @@ async def test_a_dead_watch_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(discovery, "WATCH_SECONDS", 0)
     monkeypatch.setattr(discovery, "GRACE_SECONDS", 0.05)
     async with watching(pod("d0")) as w:
-        w.api.pods["d1"] = pod("d1")  # and nobody says so
+        w.api.pods["d1"] = pod("d1")  # without an event
         await w.sees("d0", "d1")
 
 

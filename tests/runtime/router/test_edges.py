@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runtime.router.conftest import until
+from tests.runtime.waiting import until
 
 from phasewise_runtime.contract import LABEL_FINGERPRINT, LABEL_ROLE
 from phasewise_runtime.router import headers, logs, settings
-from phasewise_runtime.router.fleet import Fleet
 from phasewise_runtime.router.metrics import Metrics
+from phasewise_runtime.router.pod_registry import PodRegistry
 from phasewise_runtime.router.pods import Pod, pod_from_api, pod_from_file
 from phasewise_runtime.router.static_pods import read_pods, watch_file
 
@@ -86,7 +86,7 @@ def test_the_pods_file_is_a_list(tmp_path: Path) -> None:
 async def test_the_pods_file_is_read_again_and_a_bad_one_changes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file, fleet = tmp_path / "pods.json", Fleet(Metrics(), lambda: 0.0)
+    file, pod_registry = tmp_path / "pods.json", PodRegistry(Metrics(), lambda: 0.0)
 
     def write(text: str) -> None:
         new = tmp_path / "new"
@@ -94,10 +94,10 @@ async def test_the_pods_file_is_read_again_and_a_bad_one_changes_nothing(
         new.replace(file)
 
     def known() -> list[str]:
-        return [c.pod.address for c in fleet.candidates("decode")]
+        return [c.pod.address for c in pod_registry.candidates("decode")]
 
     write('[{"role": "decode", "address": "a"}]')
-    task = asyncio.create_task(watch_file(file, fleet))
+    task = asyncio.create_task(watch_file(file, pod_registry))
     await until(lambda: known() == ["a"])
     write("nonsense")
     await until(lambda: any("cannot be read" in r.message for r in caplog.records))
@@ -133,7 +133,7 @@ ARGS = ["--service", "s", "--model-name", "m", "--namespace", "n"]
 def test_flags() -> None:
     got = settings.parse([*ARGS, "--no-disaggregated", "--hold-seconds", "0.5", "--port", "9000"])
     assert (got.service, got.namespace, got.disaggregated, got.hold_seconds, got.port) == ("s", "n", False, 0.5, 9000)
-    assert (got.ttft_target_seconds, got.itl_target_seconds) == (0, 0), "no target is nobody's target"
+    assert (got.ttft_target_seconds, got.itl_target_seconds) == (0, 0), "no target by default"
     got = settings.parse([*ARGS, "--ttft-target-seconds=0.5", "--itl-target-seconds=0.04"])
     assert (got.ttft_target_seconds, got.itl_target_seconds) == (0.5, 0.04)
 
@@ -175,6 +175,6 @@ def test_bad_flags_say_what_to_write(
 
 
 def test_log_lines_are_json() -> None:
-    record = logging.makeLogRecord({"msg": "pod excluded", "levelname": "WARNING", "pod": "p0", "created": 0.5})
+    record = logging.makeLogRecord({"msg": "pod ejected", "levelname": "WARNING", "pod": "p0", "created": 0.5})
     line = json.loads(logs.JsonFormatter().format(record))
-    assert (line["event"], line["level"], line["pod"]) == ("pod excluded", "warning", "p0")
+    assert (line["event"], line["level"], line["pod"]) == ("pod ejected", "warning", "p0")

@@ -10,8 +10,9 @@ from typing import Any
 import aiohttp
 import openai
 import pytest
-from tests.runtime.router.conftest import CHAT, Reply, RouterFactory, until
+from tests.runtime.router.conftest import CHAT, Reply, RouterFactory
 from tests.runtime.router.fake_engine import MODEL, FakeEngine
+from tests.runtime.waiting import until
 
 from phasewise_runtime.router.auth import ApiKeys
 from phasewise_runtime.router.errors import ApiError
@@ -73,7 +74,7 @@ async def test_the_official_client_names_the_errors(router: RouterFactory) -> No
         await client.close()
 
 
-async def test_a_request_id_that_is_none_is_replaced(router: RouterFactory) -> None:
+async def test_an_invalid_request_id_is_replaced(router: RouterFactory) -> None:
     async with router(FakeEngine("decode", "d0")) as r:
         reply = await r.post("/v1/chat/completions", CHAT, headers={"X-Request-Id": "x" * 500})
     assert len(reply.headers["X-Request-Id"]) == 32
@@ -104,7 +105,7 @@ async def test_only_holders_of_a_key_are_served(router: RouterFactory, tmp_path:
 def test_keys_are_read_again_when_they_change(tmp_path: Path) -> None:
     keys = ApiKeys(tmp_path)
     with pytest.raises(ApiError):
-        keys.check("Bearer a")  # an empty folder lets nobody in
+        keys.check("Bearer a")  # an empty folder admits no client
     (tmp_path / "k").write_text("a")
     keys.reload()
     keys.check("Bearer a")
@@ -122,12 +123,12 @@ def test_keys_are_read_again_when_they_change(tmp_path: Path) -> None:
 async def test_requests_wait_for_the_first_decode_pod(router: RouterFactory) -> None:
     d = FakeEngine("decode", "d0")
     async with router(d) as r:
-        r.server.fleet.replace_all([])
+        r.server.pod_registry.replace_all([])
         tasks = [asyncio.create_task(r.chat()) for _ in range(3)]
         await until(lambda: r.metric("queue_depth") == 3)
-        r.server.fleet.replace_all([d.pod(ready=False)])
+        r.server.pod_registry.replace_all([d.pod(ready=False)])
         assert not any(t.done() for t in tasks)
-        r.server.fleet.put(d.pod())
+        r.server.pod_registry.put(d.pod())
         assert [(await t).status for t in tasks] == [200] * 3
         assert r.metric("queue_depth") == 0
 
@@ -152,12 +153,12 @@ async def test_beyond_the_limit_requests_queue_and_beyond_the_queue_they_are_ref
         refused = await r.chat()
         assert (refused.status, error_of(refused)["code"]) == (429, "overloaded")
         assert refused.headers["Retry-After"]
-        assert len(p.requests) == 2, "a request waits before its prefill leg"
+        assert len(p.requests) == 2, "a request waits before its prefill request"
         d.first_gate.set()
         assert [(await t).status for t in (*running, waiting)] == [200] * 3
 
 
-async def test_a_full_house_is_left_at_the_hold_deadline(router: RouterFactory) -> None:
+async def test_at_full_concurrency_a_wait_ends_at_the_hold_deadline(router: RouterFactory) -> None:
     d = FakeEngine("decode", "d0")
     d.first_gate.clear()
     async with router(d, max_concurrency=1, hold_seconds=0.05) as r:
@@ -175,9 +176,9 @@ async def test_a_client_that_leaves_the_queue_takes_no_place(router: RouterFacto
     async with router(d, max_concurrency=1) as r:
         running = asyncio.create_task(r.chat())
         await until(lambda: d.requests)
-        gone = asyncio.create_task(r.chat())
+        leaver = asyncio.create_task(r.chat())
         await until(lambda: r.metric("queue_depth") == 1)
-        gone.cancel()
+        leaver.cancel()
         await until(lambda: r.metric("queue_depth") == 0)
         d.first_gate.set()
         assert (await running).status == 200
@@ -201,13 +202,13 @@ async def test_load_is_spread_over_equal_pods(router: RouterFactory) -> None:
 async def test_ready_without_engines_but_not_before_the_first_list(router: RouterFactory) -> None:
     async with router() as r:
         assert (await r.admin("/readyz")).status == 200
-        r.server.fleet.synced = False
+        r.server.pod_registry.synced = False
         not_yet = await r.admin("/readyz")
         assert (not_yet.status, "not been listed" in not_yet.text) == (503, True)
         assert (await r.admin("/livez")).status == 200
         page = await r.admin("/metrics")
         assert "phasewise_router_ttft_seconds_bucket" in page.text
-        assert (await r.get("/metrics")).status == 404, "clients are given the API alone"
+        assert (await r.get("/metrics")).status == 404, "clients reach only the API"
 
 
 async def test_at_the_end_running_streams_finish_and_nothing_new_is_taken(router: RouterFactory) -> None:
@@ -220,7 +221,7 @@ async def test_at_the_end_running_streams_finish_and_nothing_new_is_taken(router
             await until(lambda: r.server.not_ready() == "shutting down")
             assert (await r.admin("/readyz")).status == 503
             async with aiohttp.ClientSession() as fresh:
-                await until_refused(fresh, r.url)
+                await until(lambda: is_refused(fresh, r.url))
             assert not drain.done()
             d.gate.set()
             text += await response.content.read()
@@ -228,27 +229,26 @@ async def test_at_the_end_running_streams_finish_and_nothing_new_is_taken(router
         assert b"[DONE]" in text
 
 
-async def until_refused(session: aiohttp.ClientSession, url: str) -> None:
-    for _ in range(500):
-        try:
-            async with session.get(url + "/v1/models"):
-                await asyncio.sleep(0.01)
-        except aiohttp.ClientConnectorError:
-            return
-    raise AssertionError("new connections are still taken")
+async def is_refused(session: aiohttp.ClientSession, url: str) -> bool:
+    try:
+        async with session.get(url + "/v1/models"):
+            return False
+    except aiohttp.ClientConnectorError:
+        return True
 
 
+@pytest.mark.usefixtures("short_deadlines")
 async def test_the_end_comes_at_the_deadline(router: RouterFactory) -> None:
     d = FakeEngine("decode", "d0")
     d.gate.clear()
-    async with router(d, max_generation_seconds=1.0) as r:
+    async with router(d, max_generation_seconds=0.2) as r:
         response = await r.session.post(r.url + "/v1/chat/completions", json={**CHAT, "stream": True})
         await asyncio.wait_for(r.server.drain(), 5)
         response.close()
 
 
 async def test_a_client_that_takes_nothing_is_cut_off(router: RouterFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phasewise_runtime.router.relay.WRITE_MARGIN_SECONDS", 0.0)
+    monkeypatch.setattr("phasewise_runtime.router.handler.WRITE_MARGIN_SECONDS", 0.0)
     d = FakeEngine("decode", "d0", tokens=tuple(["x" * 60000] * 400))
     async with router(d, max_generation_seconds=0.5, hold_seconds=0.1) as r:
         host, port = "127.0.0.1", r.server.port

@@ -13,8 +13,9 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.runtime.router.conftest import CHAT, until
+from tests.runtime.router.conftest import CHAT
 from tests.runtime.router.fake_engine import MODEL, FakeEngine, engines
+from tests.runtime.waiting import until
 
 from phasewise_runtime.router.__main__ import main
 
@@ -63,7 +64,7 @@ async def test_term_lets_running_streams_end_and_exits_with_0(tmp_path: Path) ->
     await until(lambda: p.ended == d.ended == 1)
 
 
-async def test_a_port_in_use_is_said_so() -> None:
+async def test_a_port_in_use_is_reported() -> None:
     d = FakeEngine("decode", "d0")
     async with engines(d), process("--port", str(d.port), "--admin-port", "0", "--static-pods", __file__) as proc:
         _, err = await asyncio.wait_for(proc.communicate(), 30)

@@ -48,21 +48,26 @@ CASES: list[tuple[str, list[Candidate], list[Candidate], str | None, tuple[str |
         None,
         (None, "d1", "no_prefill_pod"),
     ),
-    ("takes no prefill leg", [p("p")], [d("d0", 1), d("d1")], "several_choices", (None, "d1", "several_choices")),
+    ("decode-only by its fields", [p("p")], [d("d0", 1), d("d1")], "several_choices", (None, "d1", "several_choices")),
 ]
 
 
-@pytest.mark.parametrize(("prefills", "decodes", "alone", "want"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+@pytest.mark.parametrize(
+    ("prefills", "decodes", "decode_only", "want"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
+)
 def test_choice(
-    prefills: list[Candidate], decodes: list[Candidate], alone: str | None, want: tuple[str | None, str, str] | None
+    prefills: list[Candidate],
+    decodes: list[Candidate],
+    decode_only: str | None,
+    want: tuple[str | None, str, str] | None,
 ) -> None:
-    got = choose(prefills, decodes, alone=alone)
+    got = choose(prefills, decodes, decode_only=decode_only)
     assert (got and (got.prefill.name if got.prefill else None, got.decode.name, got.reason)) == want
 
 
 def test_equal_pods_share_the_work() -> None:
     pods = [d("d0"), d("d1"), d("d2")]
-    names = [choice.decode.name for i in range(6) if (choice := choose([], pods, spin=i))]
+    names = [choice.decode.name for i in range(6) if (choice := choose([], pods, round_robin=i))]
     assert sorted(names) == ["d0", "d0", "d1", "d1", "d2", "d2"]
 
 
@@ -86,11 +91,11 @@ candidate = st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.booleans(), 
 
 @given(st.lists(candidate, max_size=5), st.lists(candidate, max_size=5), st.integers(0, 99))
 def test_no_choice_breaks_a_rule(
-    ps: list[tuple[int, str, bool, int]], ds: list[tuple[int, str, bool, int]], spin: int
+    ps: list[tuple[int, str, bool, int]], ds: list[tuple[int, str, bool, int]], round_robin: int
 ) -> None:
     prefills = [p(f"p{i}", n, fp, ejected=e, tried=t) for i, (n, fp, e, t) in enumerate(ps)]
     decodes = [d(f"d{i}", n, fp, ejected=e, tried=t) for i, (n, fp, e, t) in enumerate(ds)]
-    got: Choice | None = choose(prefills, decodes, spin=spin)
+    got: Choice | None = choose(prefills, decodes, round_robin=round_robin)
     usable = [c for c in decodes if not c.ejected]
     assert (got is None) == (not usable)
     if got is None:

@@ -1,4 +1,4 @@
-"""Bodies: what is eligible for a prefill leg, what is added and stripped, what is refused."""
+"""Bodies: what is eligible for a prefill request, what is added and stripped, what is refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def complete(**fields: Any) -> Request:
 
 
 @pytest.mark.parametrize(
-    ("fields", "alone"),
+    ("fields", "decode_only"),
     [
         ({}, None),
         ({"n": 1}, None),
@@ -48,13 +48,13 @@ def complete(**fields: Any) -> Request:
         ({"max_tokens": 0}, "no_generation"),
     ],
 )
-def test_which_requests_take_a_prefill_leg(fields: dict[str, Any], alone: str | None) -> None:
-    assert complete(**fields).alone == alone
+def test_which_requests_are_decode_only(fields: dict[str, Any], decode_only: str | None) -> None:
+    assert complete(**fields).decode_only == decode_only
 
 
-def test_without_prefill_pools_no_request_does() -> None:
+def test_without_a_prefill_pool_every_request_is_decode_only() -> None:
     body = {"messages": MESSAGES}
-    assert proto.read_request(Endpoint.CHAT, body, model="m", disaggregated=False).alone == "not_disaggregated"
+    assert proto.read_request(Endpoint.CHAT, body, model="m", disaggregated=False).decode_only == "not_disaggregated"
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ OURS = {
 
 
 @given(st.dictionaries(st.text(max_size=12).filter(lambda k: k not in OURS), json_values, max_size=5))
-def test_every_other_field_reaches_both_legs_as_it_was(fields: dict[str, Any]) -> None:
+def test_every_other_field_reaches_prefill_and_decode_as_it_was(fields: dict[str, Any]) -> None:
     raw = json.dumps({"model": "m", "messages": MESSAGES, **fields}).encode()
     request = proto.read_request(Endpoint.CHAT, proto.parse_body(raw), model="m", disaggregated=True)
     for body in (proto.prefill_body(request), proto.decode_body(request, {}, assemble=False)):
@@ -197,7 +197,7 @@ def test_reading_an_answer(raw: bytes, kv: Any, aborted: bool) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"<html>", b"{}"])
-def test_an_answer_that_is_none(raw: bytes) -> None:
+def test_an_answer_that_cannot_be_read(raw: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         proto.read_answer(raw)
 

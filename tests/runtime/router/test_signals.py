@@ -1,4 +1,4 @@
-"""What a router shows of the load: arrivals, who waits where, and the legs of each pod."""
+"""The load that a router exports: arrivals, pending requests by phase, and the requests of each pod."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.runtime.router.conftest import RouterFactory, until
-from tests.runtime.router.fake_engine import FakeEngine
-from tests.runtime.router.signals import EASY, SHORT, awaiting, judged, leave, legs, overdue, pair
+from tests.runtime.router.conftest import RouterFactory
+from tests.runtime.router.fake_engine import FakeEngine, pair
+from tests.runtime.router.signals import EASY, SHORT, awaiting, judged, leave, overdue, served
+from tests.runtime.waiting import until
 
 from phasewise_runtime import contract
 from phasewise_runtime.contract import SLO_TTFT_MISSED
@@ -18,12 +19,12 @@ from phasewise_runtime.contract import SLO_TTFT_MISSED
 async def test_requests_arrive_before_they_wait_for_anything(router: RouterFactory) -> None:
     p, d = pair()
     async with router(p, d, **EASY) as r:
-        r.server.fleet.replace_all([])
+        r.server.pod_registry.replace_all([])
         tasks = [asyncio.create_task(r.chat()) for _ in range(3)]
         await until(lambda: awaiting(r) == {"queue": 3})
         assert r.metric("arrivals_total") == 3
         assert overdue(r) == {}
-        r.server.fleet.replace_all([p.pod(), d.pod()])
+        r.server.pod_registry.replace_all([p.pod(), d.pod()])
         await asyncio.gather(*tasks)
         assert awaiting(r) == {}
         assert r.metric("arrivals_total") == 3
@@ -47,7 +48,7 @@ async def test_a_request_waits_for_prefill_then_for_decode_then_no_more(router: 
         await task
 
 
-async def test_a_request_that_is_tried_again_waits_where_it_is_now(router: RouterFactory) -> None:
+async def test_a_retried_request_is_pending_in_the_phase_it_went_back_to(router: RouterFactory) -> None:
     p, d0, d1 = FakeEngine("prefill", "p0"), FakeEngine("decode", "d0"), FakeEngine("decode", "d1")
     for d in (d0, d1):
         d.first_gate.clear()
@@ -64,6 +65,7 @@ async def test_a_request_that_is_tried_again_waits_where_it_is_now(router: Route
         assert (await task).status == 200
 
 
+@pytest.mark.usefixtures("fast_probes")
 async def test_a_request_whose_last_decode_pod_died_is_back_in_the_queue(router: RouterFactory) -> None:
     d = FakeEngine("decode", "d0")
     d.first_gate.clear()
@@ -79,7 +81,7 @@ async def test_a_request_whose_last_decode_pod_died_is_back_in_the_queue(router:
         assert (await task).status == 200
 
 
-async def test_an_answer_put_together_is_awaited_again_where_its_stream_broke(router: RouterFactory) -> None:
+async def test_an_assembled_answer_is_pending_again_when_its_stream_breaks(router: RouterFactory) -> None:
     """Its client has seen no token yet."""
     p, d0, d1 = FakeEngine("prefill", "p0"), FakeEngine("decode", "d0"), FakeEngine("decode", "d1")
     for d in (d0, d1):
@@ -94,20 +96,20 @@ async def test_an_answer_put_together_is_awaited_again_where_its_stream_broke(ro
         assert await judged(r) == {SLO_TTFT_MISSED: 1}
 
 
-# --- legs of pods --------------------------------------------------------------------------------------------
+# --- requests of pods ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("fields", [{"stream": True}, {"stream": False}, {"logprobs": True}])
-async def test_both_legs_of_an_answer_end_well(router: RouterFactory, fields: dict[str, Any]) -> None:
+async def test_an_answer_counts_as_served_at_both_pods(router: RouterFactory, fields: dict[str, Any]) -> None:
     async with router(*pair()) as r:
         assert (await r.chat(**fields)).status == 200
-        await until(lambda: r.metric("inflight") == 0)
-        assert legs(r) == {"p0": 1, "d0": 1}
+        await until(lambda: r.metric("inflight_requests") == 0)
+        assert served(r) == {"p0": 1, "d0": 1}
         for e in r.engines:
             assert r.metric("pod_inflight_seconds_total", role=e.role, pod=e.name) > 0
             assert r.metric("pod_busy_seconds_total", role=e.role, pod=e.name) > 0
 
 
 @pytest.mark.parametrize(
-    ("role", "fault", "stream", "well"),
+    ("role", "fault", "stream", "counts"),
     [
         ("decode", "500", True, {"p0": 2, "d0": 1}),
         ("decode", "die", True, {"p0": 1, "d0": 0}),
@@ -119,18 +121,19 @@ async def test_both_legs_of_an_answer_end_well(router: RouterFactory, fields: di
         ("prefill", "no_kv", True, {"p0": 1, "d0": 1}),
     ],
 )
-async def test_legs_that_failed_or_were_refused_have_not_ended_well(
-    router: RouterFactory, role: str, fault: str, stream: bool, well: dict[str, float]
+@pytest.mark.usefixtures("fast_probes")
+async def test_failed_and_refused_requests_do_not_count_as_served(
+    router: RouterFactory, role: str, fault: str, stream: bool, counts: dict[str, float]
 ) -> None:
     p, d = pair()
     (p if role == "prefill" else d).faults.append(fault)
     async with router(p, d) as r:
         await r.chat(stream=stream)
-        await until(lambda: r.metric("inflight") == 0)
-        assert legs(r) == well
+        await until(lambda: r.metric("inflight_requests") == 0)
+        assert served(r) == counts
 
 
-async def test_the_time_of_a_leg_shows_on_both_pods_while_it_runs(router: RouterFactory) -> None:
+async def test_busy_time_grows_on_each_pod_while_its_request_runs(router: RouterFactory) -> None:
     p, d = pair()
     p.first_gate.clear()
     d.gate.clear()
@@ -143,7 +146,7 @@ async def test_the_time_of_a_leg_shows_on_both_pods_while_it_runs(router: Router
 
 
 # --- the page ------------------------------------------------------------------------------------------------
-async def test_the_page_shows_every_metric_that_others_read(router: RouterFactory) -> None:
+async def test_every_metric_of_the_contract_is_exported(router: RouterFactory) -> None:
     names = [v for k, v in vars(contract).items() if k.startswith("METRIC_") and v.startswith("phasewise_router_")]
     assert len(names) >= 13
     async with router(*pair(), **EASY) as r:

@@ -38,12 +38,12 @@ def test_an_answer_is_judged_by_both_targets(ttft: float, itl: float | None, tar
         (end.OK, Seen(ttft=0.4), SLO_MET),
         (end.OK, Seen(), None),
         (end.CLIENT_ERROR, Seen(waited=9.0), None),
-        (end.CLIENT_GONE, Seen(waited=0.4), None),
-        (end.CLIENT_GONE, Seen(waited=0.6), SLO_TTFT_MISSED),
-        (end.CLIENT_GONE, Seen(), None),
-        (end.CLIENT_GONE, Seen(ttft=0.4, itl=0.05), SLO_ITL_MISSED),
-        (end.CLIENT_GONE, Seen(ttft=0.4), None),
-        (end.CLIENT_GONE, Seen(ttft=0.6), SLO_TTFT_MISSED),
+        (end.CLIENT_CLOSED, Seen(waited=0.4), None),
+        (end.CLIENT_CLOSED, Seen(waited=0.6), SLO_TTFT_MISSED),
+        (end.CLIENT_CLOSED, Seen(), None),
+        (end.CLIENT_CLOSED, Seen(ttft=0.4, itl=0.05), SLO_ITL_MISSED),
+        (end.CLIENT_CLOSED, Seen(ttft=0.4), None),
+        (end.CLIENT_CLOSED, Seen(ttft=0.6), SLO_TTFT_MISSED),
         (end.REJECTED, Seen(), SLO_FAILED),
         (end.REJECTED, Seen(waited=0.1), SLO_FAILED),
         (end.ENGINE_ERROR, Seen(ttft=0.1), SLO_FAILED),
@@ -56,28 +56,28 @@ def test_how_a_request_ended_decides_what_it_is_judged_on(outcome: str, seen: Se
     assert result(outcome, seen, Targets()) is None, "no target: nothing is judged"
 
 
-def test_without_a_ttft_target_nobody_leaves_too_late() -> None:
-    assert result(end.CLIENT_GONE, Seen(waited=99.0), Targets(itl=0.04)) is None
+def test_without_a_ttft_target_no_client_leaves_too_late() -> None:
+    assert result(end.CLIENT_CLOSED, Seen(waited=99.0), Targets(itl=0.04)) is None
 
 
-def test_a_client_that_is_gone_does_not_hide_that_its_stream_broke() -> None:
+def test_a_closed_client_does_not_hide_that_its_stream_broke() -> None:
     outcome = Outcome()
     outcome.broke("disconnected")
-    outcome.left()
+    outcome.client_closed()
     assert (outcome.name, outcome.code, outcome.error) == (end.STREAM_ERROR, 200, "disconnected")
 
 
-def test_a_client_that_goes_with_its_whole_answer_has_not_left_it() -> None:
+def test_a_client_that_closes_after_its_complete_answer_was_served() -> None:
     outcome = Outcome()
     outcome.answered(200)
-    outcome.left()
+    outcome.client_closed()
     assert (outcome.name, outcome.code) == (end.OK, 200)
 
 
-def test_a_client_that_goes_before_its_answer_has_left() -> None:
+def test_a_client_that_closes_before_its_answer_counts_as_closed() -> None:
     outcome = Outcome()
-    outcome.left()
-    assert (outcome.name, outcome.code) == (end.CLIENT_GONE, 499)
+    outcome.client_closed()
+    assert (outcome.name, outcome.code) == (end.CLIENT_CLOSED, 499)
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ OUTPUT = [
 
 
 @pytest.mark.parametrize(("choice", "output"), OUTPUT)
-def test_what_counts_as_the_first_token(choice: dict[str, Any], output: bool) -> None:
+def test_which_event_is_the_first_token(choice: dict[str, Any], output: bool) -> None:
     _, reader = read(ev({"choices": [{"index": 0, "finish_reason": None, **choice}]}))
     assert bool(reader.token_events) == output
     assert reader.answered == output

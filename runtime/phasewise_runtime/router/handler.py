@@ -1,6 +1,6 @@
-"""One client request from its body to the last byte of its answer: admit, exchange, relay, measure.
+"""Handles one client request from its body to the last byte of its answer: admit, run, stream, measure.
 
-Imports aiohttp.web for the client's side; the engines' side is exchange's.
+The client's side of the request; pd_request is the engines' side.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from aiohttp import web
 from phasewise_runtime.contract import HEADER_SERVER_TIMING
 from phasewise_runtime.router import protocol as proto
 from phasewise_runtime.router.admission import Admission
+from phasewise_runtime.router.context import RouterContext
+from phasewise_runtime.router.engine_client import EngineAnswer, EngineError
 from phasewise_runtime.router.errors import ENGINE, ApiError
-from phasewise_runtime.router.exchange import Exchange
 from phasewise_runtime.router.headers import to_client, to_engine
 from phasewise_runtime.router.intake import Intake
-from phasewise_runtime.router.legs import EngineAnswer, LegError
-from phasewise_runtime.router.measure import Meter
+from phasewise_runtime.router.latency import LatencyRecorder
 from phasewise_runtime.router.outcome import Outcome
-from phasewise_runtime.router.rooms import Rooms
+from phasewise_runtime.router.pd_request import PDRequest
 from phasewise_runtime.router.slo import Targets
 from phasewise_runtime.router.stream import DecodeStream
 from phasewise_runtime.router.timing import Timing, now, server_timing
@@ -33,21 +33,21 @@ WRITE_MARGIN_SECONDS = 60.0
 """Beyond the longest generation: time for a slow client to take the rest; then its connection is closed."""
 
 
-class Relay:
-    def __init__(self, rooms: Rooms, intake: Intake, admission: Admission) -> None:
-        self._rooms = rooms
+class CompletionHandler:
+    def __init__(self, context: RouterContext, intake: Intake, admission: Admission) -> None:
+        self._context = context
         self._intake = intake
         self._admission = admission
-        targets = Targets(rooms.settings.ttft_target_seconds, rooms.settings.itl_target_seconds)
-        self._meter = Meter(rooms.metrics, targets)
+        targets = Targets(context.settings.ttft_target_seconds, context.settings.itl_target_seconds)
+        self._latency = LatencyRecorder(context.metrics, targets)
         self.draining = False
-        """Answers ask clients to close their connections."""
+        """While true, answers ask clients to close their connections."""
         self.running = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
     async def idle(self, timeout: float) -> bool:
-        """Wait until no request runs; False where some still do after `timeout` seconds."""
+        """Wait until no request runs; False where some still run after `timeout` seconds."""
         try:
             await asyncio.wait_for(self._idle.wait(), timeout)
         except asyncio.TimeoutError:
@@ -56,85 +56,85 @@ class Relay:
 
     async def serve(self, request: web.Request, request_id: str, endpoint: proto.Endpoint) -> web.StreamResponse:
         """Answer one request."""
-        outcome, exchange, settings = Outcome(), None, self._rooms.settings
+        outcome, pd_request, settings = Outcome(), None, self._context.settings
         self._count(1)
         try:
             async with self._intake.body(request) as raw:
-                exchange = self._exchange(request, request_id, endpoint, raw)
+                pd_request = self._read(request, request_id, endpoint, raw)
                 seconds = settings.hold_seconds * 2 + settings.max_generation_seconds + WRITE_MARGIN_SECONDS
                 with _limit(request, seconds):
                     async with self._admission.place():
-                        exchange.timing.admitted = now()
-                        with exchange:
-                            return await self._answer(request, exchange, outcome)
+                        pd_request.timing.admitted = now()
+                        with pd_request:
+                            return await self._answer(request, pd_request, outcome)
         except ApiError as e:
             outcome.answered(e.status, e.code or e.type)
             raise
         except (asyncio.CancelledError, ConnectionError):
-            outcome.left()
+            outcome.client_closed()
             raise
         finally:
             self._count(-1)
-            self._meter.judge(exchange, outcome)
-            if exchange:
-                exchange.waiter.leave()
-            self._record(request_id, endpoint, exchange, outcome)
+            self._latency.judge(pd_request, outcome)
+            if pd_request:
+                pd_request.pending.leave()
+            self._record(request_id, endpoint, pd_request, outcome)
 
-    def _exchange(self, request: web.Request, request_id: str, endpoint: proto.Endpoint, raw: bytes) -> Exchange:
-        timing, settings = Timing(read=now()), self._rooms.settings
+    def _read(self, request: web.Request, request_id: str, endpoint: proto.Endpoint, raw: bytes) -> PDRequest:
+        timing, settings = Timing(read=now()), self._context.settings
         parsed = proto.read_request(
             endpoint, proto.parse_body(raw), model=settings.model_name, disaggregated=settings.disaggregated
         )
-        self._rooms.metrics.arrivals.inc()
-        self._rooms.activity.arrived()
-        return Exchange(self._rooms, parsed, to_engine(request.headers.items(), request_id), timing, request_id)
+        self._context.metrics.arrivals.inc()
+        self._context.activity.arrived()
+        return PDRequest(self._context, parsed, to_engine(request.headers.items(), request_id), timing, request_id)
 
-    async def _answer(self, request: web.Request, exchange: Exchange, outcome: Outcome) -> web.StreamResponse:
-        answer = await exchange.answer()
+    async def _answer(self, request: web.Request, pd_request: PDRequest, outcome: Outcome) -> web.StreamResponse:
+        answer = await pd_request.answer()
         if isinstance(answer, EngineAnswer):
             outcome.answered(answer.status)
-            self._meter.whole(exchange, answer)
-            whole = web.Response(status=answer.status, body=answer.body)
-            return self._prepared(whole, exchange, answer.headers)
+            self._latency.complete(pd_request, answer)
+            complete = web.Response(status=answer.status, body=answer.body)
+            return self._prepared(complete, pd_request, answer.headers)
         response = web.StreamResponse(status=200)
-        self._prepared(response, exchange, list(answer.response.headers.items()))
-        await self._relay(request, response, exchange, answer, outcome)
+        self._prepared(response, pd_request, list(answer.response.headers.items()))
+        await self._stream(request, response, pd_request, answer, outcome)
         return response
 
-    async def _relay(
+    async def _stream(
         self,
         request: web.Request,
         response: web.StreamResponse,
-        exchange: Exchange,
+        pd_request: PDRequest,
         stream: DecodeStream,
         outcome: Outcome,
     ) -> None:
         await response.prepare(request)
-        self._meter.first(exchange, stream)
+        self._latency.first(pd_request, stream)
         try:
-            await response.write(exchange.head)
+            await response.write(pd_request.head)
             while chunk := await stream.read():
                 await response.write(chunk)
-        except LegError as failure:
-            exchange.blame(failure)
-            self._rooms.metrics.stream_errors.labels(failure.reason).inc()
+        except EngineError as failure:
+            pd_request.blame(failure)
+            self._context.metrics.stream_errors.labels(failure.reason).inc()
             outcome.broke(failure.reason)
-            # No [DONE] after it: a client that overlooks the error must not take this for a whole answer.
+            # No [DONE] after it: a client that overlooks the error must not take this for a complete answer.
             await response.write(_error_event(failure))
             response.force_close()
         else:
             outcome.answered(200)
-            self._meter.end(exchange, stream)
+            self._latency.end(pd_request, stream)
         await response.write_eof()
         await stream.finish()
 
-    def _prepared(self, response: Any, exchange: Exchange, headers: list[tuple[str, str]]) -> web.StreamResponse:
-        for name, value in to_client(headers, exchange.request_id):
+    def _prepared(self, response: Any, pd_request: PDRequest, headers: list[tuple[str, str]]) -> web.StreamResponse:
+        for name, value in to_client(headers, pd_request.request_id):
             if name.lower() == "content-type":
                 response.headers[name] = value
             else:
                 response.headers.add(name, value)
-        response.headers[HEADER_SERVER_TIMING] = server_timing(exchange.timing, _first(exchange))
+        response.headers[HEADER_SERVER_TIMING] = server_timing(pd_request.timing, _first(pd_request))
         if self.draining:
             response.force_close()
         return response
@@ -146,8 +146,10 @@ class Relay:
         else:
             self._idle.set()
 
-    def _record(self, request_id: str, endpoint: proto.Endpoint, exchange: Exchange | None, outcome: Outcome) -> None:
-        self._rooms.metrics.requests.labels(endpoint.label, outcome.name, str(outcome.code)).inc()
+    def _record(
+        self, request_id: str, endpoint: proto.Endpoint, pd_request: PDRequest | None, outcome: Outcome
+    ) -> None:
+        self._context.metrics.requests.labels(endpoint.label, outcome.name, str(outcome.code)).inc()
         extra: dict[str, Any] = {
             "request_id": request_id,
             "endpoint": endpoint.label,
@@ -156,19 +158,19 @@ class Relay:
         }
         if outcome.error:
             extra["error"] = outcome.error
-        if exchange:
-            extra["prefill_pod"] = exchange.prefill_pod.name if exchange.prefill_pod else None
-            extra["decode_pod"] = exchange.decode_pod.name if exchange.decode_pod else None
-            extra["alone"] = exchange.alone
-            extra["seconds"] = round(now() - exchange.timing.read, 4)
+        if pd_request:
+            extra["prefill_pod"] = pd_request.prefill_pod.name if pd_request.prefill_pod else None
+            extra["decode_pod"] = pd_request.decode_pod.name if pd_request.decode_pod else None
+            extra["decode_only"] = pd_request.decode_only
+            extra["seconds"] = round(now() - pd_request.timing.read, 4)
         log.info("request", extra=extra)
 
 
-def _first(exchange: Exchange) -> float | None:
-    return exchange.stream.first_at if exchange.stream else None
+def _first(pd_request: PDRequest) -> float | None:
+    return pd_request.stream.first_at if pd_request.stream else None
 
 
-def _error_event(failure: LegError) -> bytes:
+def _error_event(failure: EngineError) -> bytes:
     """The engine's own error where it sent one, else ours; after a blank line, should an event have been cut off."""
     if failure.answer is not None:
         return b"data: " + failure.answer.body + b"\n\n"
@@ -178,7 +180,7 @@ def _error_event(failure: LegError) -> bytes:
 
 @contextlib.contextmanager
 def _limit(request: web.Request, seconds: float):
-    """Cut a client's connection after `seconds`: one that takes no bytes would otherwise hold a place for ever."""
+    """Close a client's connection after `seconds`: one that reads nothing would otherwise hold its place for ever."""
 
     def cut() -> None:
         if request.transport is not None:

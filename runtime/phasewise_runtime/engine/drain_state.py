@@ -1,4 +1,4 @@
-"""What vLLM's /metrics says about work in hand, and when a draining engine may be stopped. Pure; used by `supervisor`.
+"""Drain state of an engine, from vLLM's /metrics: its unfinished work, and when it may be stopped. Pure.
 
 vLLM counts a request as running until its last token. A prefill engine then still holds the KV blocks that a decode
 engine has yet to pull: they show in the share of the KV cache in use, which is zero only when none is held.
@@ -6,9 +6,12 @@ engine has yet to pull: they show in the share of the KV cache in use, which is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
+
+IDLE_SCRAPES: Final = 2
+"""Scrapes in a row that must show an idle engine: a request may be between two of vLLM's counters."""
 
 _FIELDS: Final[Mapping[str, str]] = {
     "vllm:num_requests_running": "running",
@@ -18,7 +21,7 @@ _FIELDS: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True)
-class EngineLoad:
+class DrainState:
     running: float
     waiting: float
     kv_cache_usage: float
@@ -31,10 +34,10 @@ class EngineLoad:
         return f"running {self.running:g}, waiting {self.waiting:g}, KV cache {self.kv_cache_usage:.2%} in use"
 
 
-def parse_load(page: str) -> EngineLoad | None:
-    """The sums over all engines of the page; None where one of the three is missing: unknown is not zero."""
+def parse_drain_state(exposition: str) -> DrainState | None:
+    """The sums over all engines of the exposition; None where one of the three is missing: unknown is not zero."""
     sums: dict[str, float] = {}
-    for line in page.splitlines():
+    for line in exposition.splitlines():
         name, _, rest = line.partition("{")
         field = _FIELDS.get(name)
         if field is None:
@@ -43,4 +46,17 @@ def parse_load(page: str) -> EngineLoad | None:
             sums[field] = sums.get(field, 0) + float(rest.rpartition("}")[2].split()[0])
         except (ValueError, IndexError):
             return None
-    return EngineLoad(**sums) if sums.keys() == set(_FIELDS.values()) else None
+    return DrainState(**sums) if sums.keys() == set(_FIELDS.values()) else None
+
+
+class IdleProbe:
+    """Call it at each scrape: True once IDLE_SCRAPES in a row showed an idle engine, else None. Unknown is not idle."""
+
+    def __init__(self, scrape: Callable[[], DrainState | None]) -> None:
+        self._scrape = scrape
+        self._idle_scrapes = 0
+
+    def __call__(self) -> bool | None:
+        state = self._scrape()
+        self._idle_scrapes = self._idle_scrapes + 1 if state is not None and state.idle else 0
+        return True if self._idle_scrapes >= IDLE_SCRAPES else None

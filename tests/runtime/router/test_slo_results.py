@@ -6,8 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.runtime.router.conftest import CHAT, Router, RouterFactory, until
-from tests.runtime.router.signals import EASY, LONG, SHORT, awaiting, judged, leave, legs, overdue, pair
+from tests.runtime.router.conftest import CHAT, Router, RouterFactory
+from tests.runtime.router.fake_engine import pair
+from tests.runtime.router.signals import EASY, LONG, SHORT, awaiting, judged, leave, overdue, served
+from tests.runtime.waiting import until
 
 from phasewise_runtime.contract import (
     SLO_BOTH_MISSED,
@@ -22,7 +24,7 @@ TOKENS = tuple("abcdefghij" * 10)
 
 
 async def read_until(r: Router, text: bytes, **fields: Any) -> Any:
-    """A stream of which so much was read."""
+    """A stream, read until `text` came."""
     response = await r.session.post(f"{r.url}/v1/chat/completions", json={**CHAT, "stream": True, **fields})
     seen = b""
     while text not in seen:
@@ -41,7 +43,7 @@ async def read_until(r: Router, text: bytes, **fields: Any) -> Any:
         (True, True, SLO_BOTH_MISSED),
     ],
 )
-async def test_a_late_first_token_and_slow_gaps_are_told_apart(
+async def test_a_late_first_token_and_slow_gaps_are_counted_apart(
     router: RouterFactory, stream: bool, late: bool, slow: bool, counts_as: str
 ) -> None:
     p, d = pair(gap=2 * SHORT if slow else 0.0)
@@ -59,13 +61,13 @@ async def test_a_late_first_token_and_slow_gaps_are_told_apart(
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_an_answer_of_one_token_is_judged_on_its_ttft_alone(router: RouterFactory, stream: bool) -> None:
+async def test_an_answer_of_one_token_is_judged_on_its_ttft_only(router: RouterFactory, stream: bool) -> None:
     async with router(*pair(), ttft_target_seconds=LONG, itl_target_seconds=1e-9) as r:
         assert (await r.chat(stream=stream, max_tokens=1)).status == 200
         assert await judged(r) == {SLO_MET: 1}
 
 
-async def test_a_shape_whose_ttft_cannot_be_seen_is_neither_judged_nor_awaited(router: RouterFactory) -> None:
+async def test_an_answer_whose_ttft_cannot_be_seen_is_neither_judged_nor_pending(router: RouterFactory) -> None:
     p, d = pair()
     d.first_gate.clear()
     async with router(p, d, ttft_target_seconds=1e-6, itl_target_seconds=LONG) as r:
@@ -89,13 +91,13 @@ async def test_without_targets_nothing_is_judged(router: RouterFactory) -> None:
 
 # --- failures ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("fault", ["500", "503", "drop", "error_event", "die", "mid_error", "mid_abort", "truncate"])
-async def test_what_engines_do_not_answer_whole_has_failed(router: RouterFactory, fault: str) -> None:
+async def test_a_request_without_a_complete_answer_has_failed(router: RouterFactory, fault: str) -> None:
     async with router(*pair(always=fault), hold_seconds=0.1, **EASY) as r:
         await r.chat(stream=True)
         assert await judged(r) == {SLO_FAILED: 1}
 
 
-async def test_a_request_that_was_tried_again_counts_once_by_what_its_client_saw(router: RouterFactory) -> None:
+async def test_a_retried_request_counts_once_by_what_its_client_saw(router: RouterFactory) -> None:
     p, d = pair()
     d.faults.extend(["error_event", "500"])
     async with router(p, d, **EASY) as r:
@@ -103,7 +105,7 @@ async def test_a_request_that_was_tried_again_counts_once_by_what_its_client_saw
         assert await judged(r) == {SLO_MET: 1}
 
 
-async def test_requests_refused_for_want_of_capacity_have_failed(router: RouterFactory) -> None:
+async def test_requests_refused_for_lack_of_capacity_have_failed(router: RouterFactory) -> None:
     p, d = pair()
     d.first_gate.clear()
     async with router(p, d, max_concurrency=1, queue_size=0, **EASY) as r:
@@ -142,7 +144,7 @@ async def test_a_client_that_leaves_after_too_long_a_wait_has_seen_a_miss(
     (p if phase == "prefill" else d).first_gate.clear()
     async with router(p, d, ttft_target_seconds=SHORT, itl_target_seconds=LONG) as r:
         if phase == "queue":
-            r.server.fleet.replace_all([])
+            r.server.pod_registry.replace_all([])
         task = asyncio.create_task(r.chat(stream=stream))
         await until(lambda: overdue(r) == {phase: 1})
         await leave(task, r)
@@ -174,6 +176,6 @@ async def test_a_client_that_leaves_in_the_stream_is_judged_on_what_it_saw(
     p, d = pair(tokens=TOKENS, gap=2 * SHORT)
     async with router(p, d, ttft_target_seconds=LONG, itl_target_seconds=SHORT) as r:
         (await read_until(r, b'"c"', **fields)).close()
-        await until(lambda: r.metric("requests_total", outcome="client_gone") == 1)
-        await until(lambda: legs(r) == {"p0": 1, "d0": 1})
+        await until(lambda: r.metric("requests_total", outcome="client_closed") == 1)
+        await until(lambda: served(r) == {"p0": 1, "d0": 1})
         assert await judged(r) == counts_as

@@ -2,7 +2,7 @@
 
 import pytest
 
-from phasewise_runtime.model.uri import ModelLocation, ModelUriError, model_location
+from phasewise_runtime.model_uri import ModelLocation, ModelUriError, model_location
 
 GOOD = {
     "file:///opt/models/tiny": ModelLocation("/opt/models/tiny"),

@@ -1,7 +1,4 @@
-"""Where a model URI leads: pure parsing, shared by the operator's render room and the launcher.
-
-No I/O: whether the weights are really there is the launcher's preflight to say.
-"""
+"""Parses model URIs, for the operator's builders and the launcher. Pure: preflight checks that the weights exist."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ class ModelUriError(ValueError):
 
 @dataclass(frozen=True)
 class ModelLocation:
-    """What the engine is given, and what the pod must mount for it."""
+    """The model argument of the engine, and the volume that the pod mounts for it."""
 
     reference: str
     """A folder in the pod, or a Hugging Face repository."""
@@ -34,11 +31,11 @@ class ModelLocation:
     claim: str | None = None
     """PersistentVolumeClaim to mount read-only at `mount`."""
     mount: str | None = None
-    """Folder of the models volume: the claim's, or a writable one for what is fetched; None mounts nothing."""
+    """Folder of the models volume: the claim, or a writable volume for fetched weights; None mounts nothing."""
 
 
 def model_location(uri: str) -> ModelLocation:
-    """The one reading of a model URI: `file:///path`, `hf://org/name@revision`, `pvc://claim/path`."""
+    """Parse a model URI: `file:///path`, `hf://org/name@revision`, `pvc://claim/path`."""
     scheme, separator, rest = uri.partition("://")
     if not separator:
         raise ModelUriError(f"model uri {uri!r} has no scheme: write hf://org/name, pvc://claim/path or file:///path")

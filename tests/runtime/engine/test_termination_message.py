@@ -1,10 +1,10 @@
-"""The termination message: the reason first, the telling lines, no secret, within the limit."""
+"""The termination message: the reason first, the error lines, no secret, within the limit."""
 
 from pathlib import Path
 
 import pytest
 
-from phasewise_runtime.engine.last_words import LIMIT_BYTES, compose, redact, write
+from phasewise_runtime.engine.termination_message import LIMIT_BYTES, compose, redact, write
 
 
 def test_the_reason_comes_first_and_then_the_errors() -> None:
@@ -16,7 +16,7 @@ def test_the_reason_comes_first_and_then_the_errors() -> None:
     ]
 
 
-def test_where_no_line_tells_the_last_ones_are_kept() -> None:
+def test_without_an_error_line_the_last_lines_are_kept() -> None:
     assert compose("killed", ["one", "two"]).splitlines() == ["killed", "one", "two"]
 
 
@@ -28,7 +28,7 @@ def test_it_fits_and_keeps_reason_and_end() -> None:
     assert "ERROR 49" in message
 
 
-def test_a_reason_beyond_all_measure_is_cut() -> None:
+def test_a_reason_beyond_the_limit_is_cut() -> None:
     assert len(compose("ä" * 9000, ["ERROR last"]).encode()) <= LIMIT_BYTES
 
 
@@ -42,7 +42,7 @@ def test_a_reason_beyond_all_measure_is_cut() -> None:
         "my own: sesame-open",
     ],
 )
-def test_no_secret_is_said(text: str) -> None:
+def test_no_secret_is_written(text: str) -> None:
     said = redact(text, ["sesame-open"])
     assert "***" in said
     assert "sesame" not in said
@@ -53,6 +53,6 @@ def test_a_count_of_tokens_is_no_secret() -> None:
     assert redact("max_num_batched_tokens=2048 tokens: 3") == "max_num_batched_tokens=2048 tokens: 3"
 
 
-def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_message_that_cannot_be_written_raises_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "absent" / "log", "x")
     assert "cannot write" in capsys.readouterr().out

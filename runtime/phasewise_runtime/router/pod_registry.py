@@ -1,7 +1,7 @@
-"""The pods as this router sees them: what is known, how loaded, which are ejected.
+"""The pods as this router sees them: their state, their load, and which are ejected.
 
-Fed by discovery (which pods there are), the legs (success, failure) and health (probes); read by admission and
-exchange. Holds state, does no I/O.
+Fed by discovery (which pods exist), pd_request (success, failure) and health (probes); read by admission and
+pd_request. Holds state, does no I/O.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from phasewise_runtime.router.policy import Candidate
 
 STATES = ("ready", "not_ready", "terminating", "ejected")
 
-GONE_GRACE_SECONDS = 5.0
-"""After a pod's object is gone: time for its connections to end by themselves. Some never do, as when its node died."""
+POD_GONE_GRACE_SECONDS = 5.0
+"""From the deletion of a pod's object until its connections are closed here: those to a dead node never end."""
 
 log = logging.getLogger(__name__)
 
@@ -34,32 +34,35 @@ class _Entry:
     pod: Pod
     load: int = 0
     breaker: Breaker = field(default_factory=Breaker)
-    trial: object | None = None
-    """Stands for the request that is the trial of a pod that was ejected."""
-    legs: set[asyncio.Future[None]] = field(default_factory=set["asyncio.Future[None]"])
+    half_open_request: object | None = None
+    """Stands for the request that is let through while the breaker is half-open."""
+    inflight: set[asyncio.Future[None]] = field(default_factory=set["asyncio.Future[None]"])
+    """`pod_gone` of the requests in flight."""
 
     @property
     def closed_to_requests(self) -> bool:
-        return self.breaker.state == "open" or (self.breaker.state == "trial" and self.trial is not None)
+        return self.breaker.state == "open" or (
+            self.breaker.state == "half_open" and self.half_open_request is not None
+        )
 
-    def turn(self, after: Breaker) -> None:
+    def set_breaker(self, after: Breaker) -> None:
         if after.state != self.breaker.state:
-            # The verdict is in: the trial is over, however long its request goes on.
-            self.trial = None
+            # The half-open request gave its result, even if it goes on streaming.
+            self.half_open_request = None
         self.breaker = after
 
 
 @dataclass(slots=True, eq=False)
-class Leg:
-    """A leg in flight."""
+class InflightRequest:
+    """A prefill or decode request in flight to a pod."""
 
-    gone: asyncio.Future[None]
-    """Done when the pod is gone and the leg has to end."""
-    well: bool = False
-    """It gave what it was for, and the pod is not to blame for its end."""
+    pod_gone: asyncio.Future[None]
+    """Done when the pod is gone and the request has to end."""
+    succeeded: bool = False
+    """The pod served it: it gave KV parameters or a first token, and its end was not the pod's fault."""
 
 
-class Fleet:
+class PodRegistry:
     def __init__(self, metrics: Metrics, clock: Callable[[], float]) -> None:
         self._entries: dict[str, _Entry] = {}
         self._loads = Loads()
@@ -69,15 +72,15 @@ class Fleet:
         self._changed = asyncio.Event()
         self._listeners: list[Callable[[], None]] = []
         self.synced = False
-        """The first whole list of pods has been seen."""
+        """The first complete list of pods has been seen."""
 
     # --- fed by discovery ------------------------------------------------------------------------------------
     def replace_all(self, pods: Iterable[Pod]) -> None:
-        """These are all the pods there are."""
-        wanted = {p.uid: p for p in pods}
-        for uid in [u for u in self._entries if u not in wanted]:
+        """Replace all known pods."""
+        given = {p.uid: p for p in pods}
+        for uid in [u for u in self._entries if u not in given]:
             self._drop(uid)
-        for pod in wanted.values():
+        for pod in given.values():
             self._put(pod)
         self.synced = True
         self._publish()
@@ -100,10 +103,10 @@ class Fleet:
         ]
 
     def can_serve(self) -> bool:
-        """Some decode pod takes requests now."""
+        """At least one decode pod takes requests now."""
         return any(not c.ejected for c in self.candidates(DECODE))
 
-    def keeps(self, pod: Pod) -> bool:
+    def accepts_placed(self, pod: Pod) -> bool:
         """A request that was placed on `pod` may still be sent there."""
         entry = self._entries.get(pod.uid)
         return entry is not None and entry.pod.usable and entry.breaker.state != "open"
@@ -124,41 +127,41 @@ class Fleet:
         """Count a request as placed on `pod`."""
         entry = self._entries.get(pod.uid) or _Entry(pod)
         entry.load += 1
-        me = object()
-        if entry.breaker.state == "trial" and entry.trial is None:
-            entry.trial = me
+        request = object()
+        if entry.breaker.state == "half_open" and entry.half_open_request is None:
+            entry.half_open_request = request
         try:
             yield
         finally:
             entry.load -= 1
-            if entry.trial is me:
-                entry.trial = None
+            if entry.half_open_request is request:
+                entry.half_open_request = None
                 self._notify()
 
     @contextlib.contextmanager
-    def leg(self, pod: Pod) -> Generator[Leg, None, None]:
-        """Count a leg as in flight on `pod`."""
+    def inflight(self, pod: Pod) -> Generator[InflightRequest, None, None]:
+        """Count a prefill or decode request as in flight to `pod`."""
         entry = self._entries.get(pod.uid)
-        leg = Leg(asyncio.get_running_loop().create_future())
+        request = InflightRequest(asyncio.get_running_loop().create_future())
         if entry is None:
-            leg.gone.set_result(None)
+            request.pod_gone.set_result(None)
         else:
-            entry.legs.add(leg.gone)
+            entry.inflight.add(request.pod_gone)
         self._metrics.inflight.labels(pod.role).inc()
         self._loads.begin(pod.role, pod.name, self._clock())
         try:
-            yield leg
+            yield request
         finally:
             if entry is not None:
-                entry.legs.discard(leg.gone)
+                entry.inflight.discard(request.pod_gone)
             self._metrics.inflight.labels(pod.role).dec()
-            self._loads.end(pod.role, pod.name, self._clock(), well=leg.well)
+            self._loads.end(pod.role, pod.name, self._clock(), succeeded=request.succeeded)
 
-    # --- fed by legs and health ------------------------------------------------------------------------------
+    # --- fed by requests and health --------------------------------------------------------------------------
     def report_success(self, pod: Pod) -> None:
         entry = self._entries.get(pod.uid)
         if entry and entry.breaker != (after := brk.on_success(entry.breaker)):
-            if entry.breaker.state == "trial":
+            if entry.breaker.state == "half_open":
                 log.warning("pod serves again", extra={"pod": pod.name, "role": pod.role})
             self._set(entry, after)
 
@@ -171,7 +174,7 @@ class Fleet:
             self._metrics.ejections.labels(pod.role, pod.name, reason).inc()
             wait = brk.backoff(after.ejections)
             extra = {"pod": pod.name, "role": pod.role, "reason": reason, "probe_after_seconds": wait}
-            log.warning("pod excluded: its requests fail", extra=extra)
+            log.warning("pod ejected: its requests fail", extra=extra)
         self._set(entry, after)
 
     def probes_due(self) -> list[Pod]:
@@ -188,7 +191,7 @@ class Fleet:
         if entry is None:
             self._entries[pod.uid] = _Entry(pod)
             self._loads.add(pod.role, pod.name, self._clock())
-            log.info("pod seen", extra={"pod": pod.name, "role": pod.role, "state": pod.state})
+            log.info("pod added", extra={"pod": pod.name, "role": pod.role, "state": pod.state})
             return
         if entry.pod.state != pod.state:
             log.info("pod changed", extra={"pod": pod.name, "role": pod.role, "state": pod.state})
@@ -196,31 +199,31 @@ class Fleet:
         entry.pod = pod
         if restarted and entry.breaker.state == "open":
             # Not ready and ready again: its own probe has just passed, so it need not wait out the back-off.
-            entry.turn(replace(entry.breaker, state="trial", failures=0))
+            entry.set_breaker(replace(entry.breaker, state="half_open", failures=0))
 
     def _drop(self, uid: str) -> None:
         entry = self._entries.pop(uid, None)
         if entry:
-            log.info("pod gone", extra={"pod": entry.pod.name, "role": entry.pod.role})
+            log.info("pod removed", extra={"pod": entry.pod.name, "role": entry.pod.role})
             if not any(e.pod.name == entry.pod.name for e in self._entries.values()):
                 self._loads.drop(entry.pod.role, entry.pod.name)
                 self._metrics.forget_pod(entry.pod.name)
-            if entry.legs:
-                asyncio.get_running_loop().call_later(GONE_GRACE_SECONDS, self._end_legs, entry)
+            if entry.inflight:
+                asyncio.get_running_loop().call_later(POD_GONE_GRACE_SECONDS, self._end_requests, entry)
 
-    def _end_legs(self, entry: _Entry) -> None:
+    def _end_requests(self, entry: _Entry) -> None:
         if entry.pod.uid not in self._entries:
-            for gone in entry.legs:
-                gone.set_result(None)
+            for pod_gone in entry.inflight:
+                pod_gone.set_result(None)
 
     def _is_last(self, entry: _Entry) -> bool:
-        """No other pod can do what this one does; without prefill pods decode works alone."""
+        """No other pod could take its requests. Never true of prefill pods: a decode pod can do both phases."""
         others = (e for e in self._entries.values() if e is not entry and e.pod.role == DECODE and e.pod.usable)
         return entry.pod.role == DECODE and not any(e.breaker.state == "closed" for e in others)
 
     def _set(self, entry: _Entry, after: Breaker) -> None:
         if after != entry.breaker:
-            entry.turn(after)
+            entry.set_breaker(after)
             self._publish()
 
     def _publish(self) -> None:

@@ -1,6 +1,6 @@
-"""TTFT, ITL and tokens of a request, and whether it met the targets.
+"""Records TTFT, ITL and tokens of a request, and whether it met the targets.
 
-What could not be measured of an answered request is counted, with the reason.
+An answered request whose TTFT or ITL could not be measured is counted, with the reason.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ import contextlib
 from typing import Any, cast
 
 from phasewise_runtime.router import protocol as proto
-from phasewise_runtime.router.exchange import Exchange
-from phasewise_runtime.router.legs import EngineAnswer
+from phasewise_runtime.router.engine_client import EngineAnswer
 from phasewise_runtime.router.metrics import Metrics
 from phasewise_runtime.router.outcome import Outcome
+from phasewise_runtime.router.pd_request import PDRequest
 from phasewise_runtime.router.slo import Seen, Targets, result
 from phasewise_runtime.router.stream import DecodeStream
 from phasewise_runtime.router.timing import now
 
 
-class Meter:
+class LatencyRecorder:
     def __init__(self, metrics: Metrics, targets: Targets) -> None:
         self._metrics = metrics
         self._targets = targets
 
-    def first(self, exchange: Exchange, stream: DecodeStream) -> None:
-        """The first token is there."""
-        m, t, ttft = self._metrics, exchange.timing, _ttft(exchange)
+    def first(self, pd_request: PDRequest, stream: DecodeStream) -> None:
+        """The first token came."""
+        m, t, ttft = self._metrics, pd_request.timing, _ttft(pd_request)
         if ttft is None or stream.first_at is None:
             self._unmeasured("ttft", "no_output")
             return
@@ -35,32 +35,32 @@ class Meter:
             m.ttft_phase.labels("prefill").observe(t.prefill)
         m.ttft_phase.labels("decode_first_token").observe(stream.first_at - t.decode_sent)
 
-    def end(self, exchange: Exchange, stream: DecodeStream) -> None:
-        """The stream is whole."""
+    def end(self, pd_request: PDRequest, stream: DecodeStream) -> None:
+        """The stream ended completely."""
         self._tokens(stream.reader.usage)
-        itl = _itl(exchange)
+        itl = _itl(pd_request)
         if isinstance(itl, str):
             self._unmeasured("itl", itl)
         else:
             self._metrics.itl.observe(itl)
 
-    def whole(self, exchange: Exchange, answer: EngineAnswer) -> None:
-        """A whole answer: assembled from a stream, or passed through."""
+    def complete(self, pd_request: PDRequest, answer: EngineAnswer) -> None:
+        """A complete answer: assembled from a stream, or passed through."""
         if answer.status != 200:
             return
-        stream = exchange.stream
+        stream = pd_request.stream
         if stream is not None and stream.reader.done:
-            self.first(exchange, stream)
-            self.end(exchange, stream)
+            self.first(pd_request, stream)
+            self.end(pd_request, stream)
             return
         self._unmeasured("ttft", proto.SHAPE)
         self._unmeasured("itl", proto.SHAPE)
         with contextlib.suppress(ValueError):
             self._tokens(proto.read_answer(answer.body).body.get("usage"))
 
-    def judge(self, exchange: Exchange | None, outcome: Outcome) -> None:
-        """The request has ended: count it by the targets, once."""
-        seen = Seen() if exchange is None else _seen(exchange)
+    def judge(self, pd_request: PDRequest | None, outcome: Outcome) -> None:
+        """Count a request that has ended by its SLO result, once."""
+        seen = Seen() if pd_request is None else _seen(pd_request)
         if counts_as := result(outcome.name, seen, self._targets):
             self._metrics.slo_requests.labels(counts_as).inc()
 
@@ -73,22 +73,22 @@ class Meter:
         self._metrics.output_tokens.inc(counts.get("completion_tokens") or 0)
         self._metrics.cached_tokens.inc(details.get("cached_tokens") or 0)
 
-    def _unmeasured(self, what: str, reason: str) -> None:
-        self._metrics.unmeasured.labels(what, reason).inc()
+    def _unmeasured(self, metric: str, reason: str) -> None:
+        self._metrics.unmeasured.labels(metric, reason).inc()
 
 
-def _ttft(exchange: Exchange) -> float | None:
-    stream = exchange.stream
-    return None if stream is None or stream.first_at is None else stream.first_at - exchange.timing.read
+def _ttft(pd_request: PDRequest) -> float | None:
+    stream = pd_request.stream
+    return None if stream is None or stream.first_at is None else stream.first_at - pd_request.timing.read
 
 
-def _itl(exchange: Exchange) -> float | str:
-    """Seconds, or why they are not known. Events are no tokens: one may hold several."""
-    stream = exchange.stream
+def _itl(pd_request: PDRequest) -> float | str:
+    """Seconds, or why they are unknown. Counted in tokens, not in events: an event may hold several tokens."""
+    stream = pd_request.stream
     usage = stream.reader.usage if stream else None
     tokens = usage.get("completion_tokens") if usage else None
-    if exchange.alone in (proto.SEVERAL_CHOICES, proto.SEVERAL_PROMPTS):
-        return exchange.alone
+    if pd_request.decode_only in (proto.SEVERAL_CHOICES, proto.SEVERAL_PROMPTS):
+        return pd_request.decode_only
     if not isinstance(tokens, int):
         return "no_usage"
     if stream is None or stream.first_at is None or stream.last_at is None or tokens < 2:
@@ -96,8 +96,8 @@ def _itl(exchange: Exchange) -> float | str:
     return (stream.last_at - stream.first_at) / (tokens - 1)
 
 
-def _seen(exchange: Exchange) -> Seen:
-    if exchange.waiter.phase is not None:
-        return Seen(waited=now() - exchange.timing.read)
-    itl = _itl(exchange)
-    return Seen(ttft=_ttft(exchange), itl=None if isinstance(itl, str) else itl)
+def _seen(pd_request: PDRequest) -> Seen:
+    if pd_request.pending.phase is not None:
+        return Seen(waited=now() - pd_request.timing.read)
+    itl = _itl(pd_request)
+    return Seen(ttft=_ttft(pd_request), itl=None if isinstance(itl, str) else itl)

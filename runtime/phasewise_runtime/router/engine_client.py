@@ -1,4 +1,4 @@
-"""The two legs of a request over HTTP. The only module that sends requests to engines (but for health probes)."""
+"""HTTP client of the engines: sends the prefill and the decode request. Only health probes go to engines without it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from phasewise_runtime.router.timing import now
 
 STALE = "stale_connection"
 STALE_SECONDS = 0.2
-"""An idle connection that had been closed says so at once; one that breaks later broke on the request."""
+"""A kept connection that the engine had closed breaks within this time; one that breaks later broke on the request."""
 KEEPALIVE_SECONDS = 2.0
 """Below the 5 s after which vLLM closes an idle connection."""
 RETRIED_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -27,7 +27,7 @@ BLAMELESS_STATUS = frozenset({408, 425, 429})
 
 @dataclass(frozen=True, slots=True)
 class EngineAnswer:
-    """A whole answer of an engine."""
+    """An engine's complete answer."""
 
     status: int
     headers: Headers
@@ -35,36 +35,36 @@ class EngineAnswer:
 
 
 @dataclass(eq=False)
-class LegError(Exception):
-    """A leg that gave no answer; says what that means for another try."""
+class EngineError(Exception):
+    """A prefill or decode request without an answer; the fields say what that means for a retry."""
 
     pod: Pod
     reason: str
     message: str
     hard: bool = False
-    """The pod cannot be reached or is going away: exclude it at once."""
+    """The pod cannot be reached or is shutting down: eject it at once."""
     blame: bool = True
     """The failure counts against the pod."""
     sent: bool = True
-    """The engine may have seen the request: its KV parameters are used up."""
+    """The engine may have seen the request, so its KV parameters must not be used again."""
     suspect_prefill: bool = False
     """The prefill pod may be the cause: its KV could not be loaded."""
     answer: EngineAnswer | None = None
-    """What to tell the client if nothing else works."""
+    """The engine's own error: the client's answer if no retry succeeds."""
 
 
-class Legs:
+class EngineClient:
     def __init__(self, session: aiohttp.ClientSession, settings: Settings) -> None:
         self._session = session
         self._settings = settings
 
     async def prefill(
-        self, pod: Pod, path: str, headers: Headers, body: bytes, *, deadline: float, gone: asyncio.Future[None]
+        self, pod: Pod, path: str, headers: Headers, body: bytes, *, deadline: float, pod_gone: asyncio.Future[None]
     ) -> EngineAnswer:
-        """Run the prefill leg; a 4xx is an answer, everything else that is not 200 a failure."""
+        """Send the prefill request. Returns a 200 or a 4xx; every other status raises EngineError."""
         timeout = self._timeout(deadline, self._settings.prefill_seconds)
-        response = await _unless_gone(pod, gone, self._send(pod, path, headers, body, timeout))
-        return await read_whole(response, pod)
+        response = await _unless_pod_gone(pod, pod_gone, self._send(pod, path, headers, body, timeout))
+        return await read_answer(response, pod)
 
     async def decode(
         self,
@@ -75,14 +75,14 @@ class Legs:
         *,
         deadline: float,
         streamed: bool,
-        gone: asyncio.Future[None],
+        pod_gone: asyncio.Future[None],
     ) -> aiohttp.ClientResponse:
-        """Send the decode leg; returns with the response head, whose status is one to be passed on."""
+        """Send the decode request; returns at the response head, with a status that may be passed to the client."""
         silence = max(self._settings.first_token_seconds, self._settings.gap_seconds) if streamed else None
         timeout = self._timeout(deadline, silence)
-        response = await _unless_gone(pod, gone, self._send(pod, path, headers, body, timeout))
+        response = await _unless_pod_gone(pod, pod_gone, self._send(pod, path, headers, body, timeout))
         if response.status in RETRIED_STATUS:
-            await read_whole(response, pod)
+            await read_answer(response, pod)
         return response
 
     def _timeout(self, deadline: float, silence: float | None) -> aiohttp.ClientTimeout:
@@ -102,58 +102,58 @@ class Legs:
                 allow_redirects=False,
             )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as e:
-            raise LegError(pod, "connect", "no connection could be made", hard=True, sent=False) from e
+            raise EngineError(pod, "connect", "no connection could be made", hard=True, sent=False) from e
         except asyncio.TimeoutError as e:
             raise _timed_out(pod, e) from e
         except (aiohttp.ClientError, OSError) as e:
             if trace.reused and now() - began < STALE_SECONDS:
-                raise LegError(pod, STALE, "an idle connection had been closed", blame=False) from e
-            raise LegError(pod, "disconnected", "the connection broke before an answer") from e
+                raise EngineError(pod, STALE, "an idle connection had been closed", blame=False) from e
+            raise EngineError(pod, "disconnected", "the connection broke before an answer") from e
 
 
-async def _unless_gone(
-    pod: Pod, gone: asyncio.Future[None], sending: Coroutine[Any, Any, aiohttp.ClientResponse]
+async def _unless_pod_gone(
+    pod: Pod, pod_gone: asyncio.Future[None], sending: Coroutine[Any, Any, aiohttp.ClientResponse]
 ) -> aiohttp.ClientResponse:
-    """The response, which ends when the pod is gone as the wait for it does: the connection may never tell."""
+    """The response; once the pod is gone, this wait and the response end: its connection may stay open for ever."""
     task = asyncio.ensure_future(sending)
     try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((task, pod_gone), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise LegError(pod, "disconnected", "the pod is gone", hard=True)
+            raise EngineError(pod, "disconnected", "the pod is gone", hard=True)
     finally:
         task.cancel()
     response = task.result()
-    gone.add_done_callback(lambda _: response.close())
+    pod_gone.add_done_callback(lambda _: response.close())
     return response
 
 
-def _timed_out(pod: Pod, error: asyncio.TimeoutError) -> LegError:
-    """The engine was silent for too long, or the request is over."""
+def _timed_out(pod: Pod, error: asyncio.TimeoutError) -> EngineError:
+    """`timeout`: the engine was silent for too long. `deadline`: the request itself took too long."""
     if isinstance(error, aiohttp.ServerTimeoutError):
-        return LegError(pod, "timeout", "no answer in time")
-    return LegError(pod, "deadline", "the request took longer than a request may", blame=False)
+        return EngineError(pod, "timeout", "no answer in time")
+    return EngineError(pod, "deadline", "the request took longer than a request may", blame=False)
 
 
-async def read_whole(response: aiohttp.ClientResponse, pod: Pod) -> EngineAnswer:
-    """Read the body; LegError where the status or the connection says that another pod should be asked."""
+async def read_answer(response: aiohttp.ClientResponse, pod: Pod) -> EngineAnswer:
+    """Read the body; EngineError where the status or a broken connection calls for a retry on another pod."""
     try:
         body = await response.read()
     except asyncio.TimeoutError as e:
         raise _timed_out(pod, e) from e
     except (aiohttp.ClientError, OSError) as e:
-        raise LegError(pod, "disconnected", "the connection broke within the answer", hard=True) from e
+        raise EngineError(pod, "disconnected", "the connection broke within the answer", hard=True) from e
     finally:
         response.release()
     answer = EngineAnswer(response.status, list(response.headers.items()), body)
     if answer.status in RETRIED_STATUS:
         blame = answer.status not in BLAMELESS_STATUS
         message = f"the engine answered with status {answer.status}"
-        raise LegError(pod, f"status_{answer.status}", message, blame=blame, answer=answer)
+        raise EngineError(pod, f"status_{answer.status}", message, blame=blame, answer=answer)
     return answer
 
 
 def open_session() -> aiohttp.ClientSession:
-    """The connections to all engines. No limit here: admission limits, and a request must not wait between legs."""
+    """The connections to all engines. Without a limit: admission has one, and later waits are not wanted."""
     trace = aiohttp.TraceConfig()
     trace.on_connection_reuseconn.append(_mark_reused)
     return aiohttp.ClientSession(

@@ -1,4 +1,4 @@
-"""What all requests share, put together by server."""
+"""The dependencies that all requests share, made by server."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import itertools
 from dataclasses import dataclass, field
 
 from phasewise_runtime.router.activity import Activity
-from phasewise_runtime.router.fleet import Fleet
+from phasewise_runtime.router.engine_client import EngineClient
 from phasewise_runtime.router.frames import Frames
-from phasewise_runtime.router.legs import Legs
 from phasewise_runtime.router.metrics import Metrics
+from phasewise_runtime.router.pending import PendingRequests
+from phasewise_runtime.router.pod_registry import PodRegistry
 from phasewise_runtime.router.settings import Settings
-from phasewise_runtime.router.waiting import WaitingRoom
 
 
 @dataclass(slots=True)
-class Rooms:
+class RouterContext:
     settings: Settings
-    fleet: Fleet
-    legs: Legs
+    pod_registry: PodRegistry
+    engine_client: EngineClient
     metrics: Metrics
-    waiting: WaitingRoom = field(default_factory=WaitingRoom)
+    pending: PendingRequests = field(default_factory=PendingRequests)
     activity: Activity = field(default_factory=Activity)
     frames: Frames = field(default_factory=Frames)
-    spin: itertools.count[int] = field(default_factory=itertools.count)
+    round_robin: itertools.count[int] = field(default_factory=itertools.count)

@@ -1,4 +1,4 @@
-"""The termination message: why the launcher ended, and the engine's last errors. Pure but for `write`.
+"""The pod's termination message: why the launcher ended, and the engine's last errors. Pure but for `write`.
 
 Kubernetes shows it in the pod's status, so it is short, its first line is the reason, and no secret is in it.
 """
@@ -14,7 +14,7 @@ LIMIT_BYTES: Final = 4096
 _SECRETS: Final = re.compile(
     r"hf_\w{8,}|(?i:bearer)\s+\S+|((?i:token|api[-_]?key|password|secret)['\"]?\s*[=:]\s*)[^\s,)]+"
 )
-_TELLING: Final = re.compile(
+_ERROR_LINE: Final = re.compile(
     r"^(?!.*\b(?:DEBUG|INFO|WARNING)\b)"
     r".*(\b(ERROR|CRITICAL|FATAL|Killed)\b|\b\w*(Error|Exception)\b|Segmentation fault|!!!!!!!)"
 )
@@ -22,9 +22,9 @@ _KEPT_LINES: Final = 20
 
 
 def compose(reason: str, lines: Sequence[str], secrets: Iterable[str] = ()) -> str:
-    """The reason, then the last telling lines (or, where none tells, the very last), within the limit."""
-    telling = [line for line in lines if _TELLING.search(line)] or list(lines)
-    message = redact("\n".join([reason, *telling[-_KEPT_LINES:]]), secrets)
+    """The reason, then the last error lines (where there is none, the last lines), in at most LIMIT_BYTES."""
+    errors = [line for line in lines if _ERROR_LINE.search(line)] or list(lines)
+    message = redact("\n".join([reason, *errors[-_KEPT_LINES:]]), secrets)
     return _fit(message, len(redact(reason, secrets).encode()))
 
 
@@ -35,7 +35,7 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def _fit(message: str, reason_bytes: int) -> str:
-    """Cut the oldest of the engine's lines: the end of a traceback says most."""
+    """Drop the oldest of the engine's lines: the end of a traceback names the error."""
     encoded = message.encode()
     if len(encoded) <= LIMIT_BYTES:
         return message
