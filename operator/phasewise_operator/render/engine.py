@@ -5,6 +5,7 @@ What is KV state and what is a revision is computed here from the very pod that 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -59,7 +60,7 @@ def engine_template(ctx: Context, role: str) -> EngineTemplate:
     config = engine_config(ctx, role, pool)
     ours = {"metadata": {}, "spec": _pod_spec(ctx, role, pool, config)}
     template = merge_template(ours, pool.template or {}, f"spec.{role}.template", CONTAINER)
-    revision = digest(_revision_inputs(ctx, pool, config))
+    revision = digest(_revision_inputs(ctx, role, pool, config.args))
     fingerprint = digest(_kv_inputs(config, template))
     template["metadata"]["labels"] = {
         **template["metadata"].get("labels", {}),
@@ -233,16 +234,24 @@ def _model_location(ctx: Context) -> ModelLocation:
         raise RenderError(f"spec.model.uri: {error}") from None
 
 
-def _revision_inputs(ctx: Context, pool: Pool, config: EngineConfig) -> dict[str, Any]:
-    """What the user chose that makes new pods necessary: an explicit list, so that a new field rolls nobody."""
+def _revision_inputs(ctx: Context, role: str, pool: Pool, args: Mapping[str, Any]) -> dict[str, Any]:
+    """What the user set that makes a new revision necessary: an explicit list, defaults and empty values left out.
+
+    A field that is added here with `set_fields` changes the revision only of services that set it. A field that is not
+    here changes pods in place, by their Deployment's own rolling update.
+    """
+    spec = ctx.spec
     return {
-        "config": config.to_json(),
+        "role": role,
+        "disaggregated": ctx.disaggregated,
+        "peers": [peer.parallelism.set_fields("tensor") for other, peer in ctx.pools.items() if other != role],
         "image": ctx.engine_image,
+        "modelName": ctx.model_name,
+        "args": args,
         "resources": _resources(pool),
-        "nodeSelector": dict(pool.accelerator.node_selector) if pool.accelerator else {},
-        "template": pool.template or {},
-        "pullSecrets": pods.pull_secrets(ctx),
-        "secret": ctx.spec.model.secret_ref.name if ctx.spec.model.secret_ref else None,
+        "spec": spec.set_fields("image_pull_secrets"),
+        "model": spec.model.set_fields("uri", "secret_ref"),
+        "pool": pool.set_fields("accelerator", "parallelism", "template"),
     }
 
 
