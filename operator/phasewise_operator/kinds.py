@@ -6,6 +6,7 @@ render/, and in the chart's ClusterRole.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,6 +21,22 @@ class Kind:
     name: str
     plural: str
     api_version: str
+
+    def manifest(
+        self,
+        name: str,
+        labels: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+        **body: Any,
+    ) -> Manifest:
+        """A bare object. `body`: its fields beside metadata, such as spec."""
+        meta: Manifest = {"name": name, "labels": dict(labels or {}), "annotations": dict(annotations or {})}
+        return {"apiVersion": self.api_version, "kind": self.name, "metadata": meta, **body}
+
+    def identity(self, namespace: str, name: str, uid: str) -> Manifest:
+        """The head of an apply that must not make the object: with its uid, it is refused where the object is gone."""
+        meta = {"name": name, "namespace": namespace, "uid": uid}
+        return {"apiVersion": self.api_version, "kind": self.name, "metadata": meta}
 
     @property
     def group(self) -> str:

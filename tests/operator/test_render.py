@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from phasewise_operator import render
 from phasewise_operator.kinds import Manifest
+from phasewise_operator.render.children import constant_children, stamp
 from phasewise_operator.render.context import Context, RenderError
 from phasewise_operator.render.engine import engine_deployment, engine_template, label_value
 from phasewise_runtime import contract
@@ -36,7 +36,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 def children(ctx: Any) -> list[Manifest]:
     engines = [engine_deployment(ctx, engine_template(ctx, role), 1, 1) for role in ctx.pools]
-    return [*render.constant_children(ctx), *engines]
+    return stamp(ctx, [*constant_children(ctx), *engines])
 
 
 @pytest.mark.parametrize("shape", SHAPES)

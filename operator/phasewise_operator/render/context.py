@@ -1,8 +1,11 @@
-"""What every builder is given: one service, parsed, and the images the operator was told to use. Pure."""
+"""What every builder is given: one service, parsed, the operator's images, and the values that builders share. Pure."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
+from typing import Any
 
 from phasewise_operator.api.spec import InferenceServiceSpec, Pool
 from phasewise_operator.kinds import INFERENCE_SERVICE, Manifest
@@ -77,6 +80,11 @@ class Context:
         }
 
 
+def role_labels(role: str) -> dict[str, str]:
+    """Labels of a child that belongs to one role, beside those that every child has. Pods: see pod_parts.pod_labels."""
+    return {contract.LABEL_COMPONENT: role, contract.LABEL_ROLE: role}
+
+
 def selector(ctx: Context, role: str, revision: str | None = None) -> dict[str, str]:
     """What never changes in a child's life: selectors are immutable, so they are apart from the labels shown."""
     labels = {contract.LABEL_SERVICE: ctx.name, contract.LABEL_ROLE: role}
@@ -86,3 +94,9 @@ def selector(ctx: Context, role: str, revision: str | None = None) -> dict[str, 
 def gpus_per_replica(pool: Pool) -> int:
     """GPUs that one replica of a pool takes; 0 on CPU."""
     return pool.parallelism.accelerators if pool.accelerator else 0
+
+
+def digest(value: Any, length: int = 10) -> str:
+    """Hex digest of any JSON value; equal values give equal text in every process."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:length]

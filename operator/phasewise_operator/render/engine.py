@@ -11,10 +11,9 @@ from typing import Any, Final, cast
 
 from phasewise_operator.api.spec import Pool
 from phasewise_operator.kinds import DEPLOYMENT, Manifest
-from phasewise_operator.render import pods
-from phasewise_operator.render.context import Context, RenderError, gpus_per_replica, selector
+from phasewise_operator.render import pod_parts
+from phasewise_operator.render.context import Context, RenderError, digest, gpus_per_replica, role_labels, selector
 from phasewise_operator.render.merge import merge_template
-from phasewise_operator.render.stamp import common_labels, digest, stamp
 from phasewise_runtime import contract
 from phasewise_runtime.engine.arguments import check_user_arguments
 from phasewise_runtime.engine.command import termination_grace_seconds
@@ -64,7 +63,7 @@ def engine_template(ctx: Context, role: str) -> EngineTemplate:
     fingerprint = digest(_kv_inputs(config, template))
     template["metadata"]["labels"] = {
         **template["metadata"].get("labels", {}),
-        **common_labels(ctx, role),
+        **pod_parts.pod_labels(ctx, role),
         contract.LABEL_REVISION: revision,
         contract.LABEL_FINGERPRINT: fingerprint,
         contract.LABEL_GPUS: str(gpus_per_replica(pool)),
@@ -88,9 +87,12 @@ def engine_deployment(ctx: Context, engine: EngineTemplate, replicas: int, desir
     }
     kept = (contract.LABEL_REVISION, contract.LABEL_FINGERPRINT, contract.LABEL_GPUS)
     labels = {name: engine.template["metadata"]["labels"][name] for name in kept}
-    name = ctx.child_name(engine.role, engine.revision)
-    size = {contract.ANNOTATION_DESIRED: str(desired)}
-    return stamp(ctx, DEPLOYMENT, name, engine.role, {"spec": spec}, labels, size)
+    return DEPLOYMENT.manifest(
+        ctx.child_name(engine.role, engine.revision),
+        {**role_labels(engine.role), **labels},
+        {contract.ANNOTATION_DESIRED: str(desired)},
+        spec=spec,
+    )
 
 
 def engine_config(ctx: Context, role: str, pool: Pool) -> EngineConfig:
@@ -114,7 +116,7 @@ def engine_config(ctx: Context, role: str, pool: Pool) -> EngineConfig:
         max_generation_seconds=ctx.spec.max_generation_seconds,
         itl_target_ms=None if ctx.disaggregated else ctx.spec.slo.itl.seconds * 1000,
         startup_seconds=STARTUP_SECONDS,
-        secrets_dir=pods.secret_dir("model") if ctx.spec.model.secret_ref else None,
+        secrets_dir=pod_parts.secret_dir("model") if ctx.spec.model.secret_ref else None,
     )
 
 
@@ -132,10 +134,10 @@ def _pod_spec(ctx: Context, role: str, pool: Pool, config: EngineConfig) -> dict
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": termination_grace_seconds(config),
-        "securityContext": pods.POD_SECURITY,
-        **pods.pull_secrets(ctx),
+        "securityContext": pod_parts.POD_SECURITY,
+        **pod_parts.pull_secrets(ctx),
         **placement,
-        "topologySpreadConstraints": [pods.spread(selector(ctx, role))],
+        "topologySpreadConstraints": [pod_parts.spread(selector(ctx, role))],
         "initContainers": [_init_container(ctx)],
         "containers": [_container(ctx, pool, config)],
         "volumes": _volumes(ctx),
@@ -148,9 +150,9 @@ def _init_container(ctx: Context) -> dict[str, Any]:
         "image": ctx.images.runtime,
         "imagePullPolicy": ctx.images.pull_policy,
         "command": ["cp", contract.LAUNCHER_SOURCE, f"{contract.LAUNCHER_DIR}/launcher.pyz"],
-        "securityContext": pods.CONTAINER_SECURITY,
+        "securityContext": pod_parts.CONTAINER_SECURITY,
         "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}},
-        "volumeMounts": [pods.mount("launcher", contract.LAUNCHER_DIR)],
+        "volumeMounts": [pod_parts.mount("launcher", contract.LAUNCHER_DIR)],
     }
 
 
@@ -163,8 +165,8 @@ def _container(ctx: Context, pool: Pool, config: EngineConfig) -> dict[str, Any]
         "command": ["python3", f"{contract.LAUNCHER_DIR}/launcher.pyz"],
         "env": [
             {"name": contract.ENV_ENGINE_CONFIG, "value": config.to_json()},
-            pods.field_env(contract.ENV_POD_IP, "status.podIP"),
-            pods.field_env(contract.ENV_POD_NAME, "metadata.name"),
+            pod_parts.field_env(contract.ENV_POD_IP, "status.podIP"),
+            pod_parts.field_env(contract.ENV_POD_NAME, "metadata.name"),
             {"name": "HOME", "value": scratch},
             {"name": "USER", "value": "phasewise"},
         ],
@@ -174,10 +176,10 @@ def _container(ctx: Context, pool: Pool, config: EngineConfig) -> dict[str, Any]
             {"name": "kv-handshake", "containerPort": contract.NIXL_SIDE_CHANNEL_PORT, "protocol": "TCP"},
         ],
         "resources": _resources(pool),
-        "securityContext": pods.CONTAINER_SECURITY,
-        "startupProbe": pods.http_probe(contract.PATH_STARTED, "launcher", period=2, failures=PROBED_SECONDS // 2),
-        "readinessProbe": pods.http_probe(contract.PATH_READY, "launcher", period=2, failures=3),
-        "livenessProbe": pods.http_probe(contract.PATH_LIVE, "launcher", period=10, failures=6),
+        "securityContext": pod_parts.CONTAINER_SECURITY,
+        "startupProbe": pod_parts.http_probe(contract.PATH_STARTED, "launcher", period=2, failures=PROBED_SECONDS // 2),
+        "readinessProbe": pod_parts.http_probe(contract.PATH_READY, "launcher", period=2, failures=3),
+        "livenessProbe": pod_parts.http_probe(contract.PATH_LIVE, "launcher", period=10, failures=6),
         "terminationMessagePath": contract.TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": _mounts(ctx),
@@ -196,34 +198,34 @@ def _resources(pool: Pool) -> dict[str, Any]:
 
 def _volumes(ctx: Context) -> list[dict[str, Any]]:
     volumes = [
-        pods.empty_dir("launcher"),
-        pods.empty_dir("scratch"),
-        pods.empty_dir("tmp"),
-        pods.empty_dir("shm", medium="Memory"),
+        pod_parts.empty_dir("launcher"),
+        pod_parts.empty_dir("scratch"),
+        pod_parts.empty_dir("tmp"),
+        pod_parts.empty_dir("shm", medium="Memory"),
     ]
     location = _model_location(ctx)
     if location.claim:
         claim = {"claimName": location.claim, "readOnly": True}
         volumes.append({"name": "models", "persistentVolumeClaim": claim})
     elif location.mount:
-        volumes.append(pods.empty_dir("models"))
+        volumes.append(pod_parts.empty_dir("models"))
     if ctx.spec.model.secret_ref:
-        volumes.append(pods.secret_volume("model-secret", ctx.spec.model.secret_ref))
+        volumes.append(pod_parts.secret_volume("model-secret", ctx.spec.model.secret_ref))
     return volumes
 
 
 def _mounts(ctx: Context) -> list[dict[str, Any]]:
     mounts = [
-        pods.mount("launcher", contract.LAUNCHER_DIR, read_only=True),
-        pods.mount("scratch", contract.SCRATCH_DIR),
-        pods.mount("tmp", "/tmp"),  # noqa: S108 - the engine's libraries expect it; it is the pod's own emptyDir
-        pods.mount("shm", "/dev/shm"),  # noqa: S108
+        pod_parts.mount("launcher", contract.LAUNCHER_DIR, read_only=True),
+        pod_parts.mount("scratch", contract.SCRATCH_DIR),
+        pod_parts.mount("tmp", "/tmp"),  # noqa: S108 - the engine's libraries expect it; it is the pod's own emptyDir
+        pod_parts.mount("shm", "/dev/shm"),  # noqa: S108
     ]
     location = _model_location(ctx)
     if location.mount:
-        mounts.append(pods.mount("models", location.mount, read_only=location.claim is not None))
+        mounts.append(pod_parts.mount("models", location.mount, read_only=location.claim is not None))
     if ctx.spec.model.secret_ref:
-        mounts.append(pods.mount("model-secret", pods.secret_dir("model"), read_only=True))
+        mounts.append(pod_parts.mount("model-secret", pod_parts.secret_dir("model"), read_only=True))
     return mounts
 
 
