@@ -13,7 +13,7 @@ from typing import Any, Final
 from phasewise_runtime import contract
 
 Manifest = dict[str, Any]
-"""A Kubernetes object as JSON: raw at the edge, parsed into dataclasses before anybody thinks about it."""
+"""A Kubernetes object as JSON, as the API server sends and takes it."""
 
 
 CHILD_VERBS: Final = ("get", "list", "watch", "create", "patch", "delete")
@@ -71,16 +71,17 @@ ROLE: Final = Kind("Role", "roles", "rbac.authorization.k8s.io/v1", CHILD_VERBS)
 ROLE_BINDING: Final = Kind("RoleBinding", "rolebindings", "rbac.authorization.k8s.io/v1", CHILD_VERBS)
 DISRUPTION_BUDGET: Final = Kind("PodDisruptionBudget", "poddisruptionbudgets", "policy/v1", CHILD_VERBS)
 POD: Final = Kind("Pod", "pods", "v1", ("get", "list", "watch", "patch"))
-"""Patched for the deletion cost alone. To read pods is also what each router's Role allows: the operator can grant only
+"""Patched to set the deletion cost. To read pods is also what each router's Role allows: the operator can grant only
 what it may do itself."""
 EVENT: Final = Kind("Event", "events", "events.k8s.io/v1", ("list", "create"))
 LEASE: Final = Kind("Lease", "leases", "coordination.k8s.io/v1", verbs=())
 """Its right is in a Role of the operator's own namespace, for one name."""
 
 CHILD_KINDS: Final = (SERVICE_ACCOUNT, ROLE, ROLE_BINDING, SERVICE, DISRUPTION_BUDGET, POOL_SCALER, DEPLOYMENT)
-"""What the operator writes and, where it is not desired any more, removes; which is written first: reconcile/apply."""
+"""What the operator writes, and removes where it is not desired any more. The order says nothing: reconcile/apply decides
+what is written first."""
 WATCHED_KINDS: Final = (*CHILD_KINDS, POD)
-"""What is watched by our label; services themselves are watched apart, without a label."""
+"""Kinds that are watched by our label; InferenceServices are watched apart, without a label."""
 
 BY_NAME: Final = {k.name: k for k in (*WATCHED_KINDS, INFERENCE_SERVICE)}
 

@@ -24,7 +24,7 @@ def constant_children(ctx: Context) -> list[Manifest]:
 def stamp(ctx: Context, children: Iterable[Manifest]) -> list[Manifest]:
     """Every child as it is applied: with namespace, shared labels, owner and the hash of the intent.
 
-    A child that was read back and carries these already gets those of now.
+    An old revision's Deployment is read back and already has them: it gets today's.
     """
     return [_stamped(ctx, child) for child in children]
 
@@ -55,8 +55,8 @@ def disruption_budget(ctx: Context, role: str) -> Manifest:
 
 
 def pool_scaler(ctx: Context, role: str) -> Manifest:
-    """What an autoscaler scales in scaling.mode External. Without spec.replicas, which is the autoscaler's: applied
-    without it, it never becomes ours."""
+    """The object that an autoscaler scales in scaling.mode External. It is applied without spec.replicas, so that the
+    field belongs to the autoscaler."""
     spec = {"serviceRef": {"name": ctx.name}, "role": role}
     return POOL_SCALER.manifest(scaler_name(ctx, role), role_labels(role), spec=spec)
 
@@ -66,7 +66,7 @@ def scaler_name(ctx: Context, role: str) -> str:
 
 
 def scaler_status(ctx: Context, role: str, live: Manifest, pods: int) -> Manifest:
-    """The status as it is to be applied; `pods`: how many the pool has."""
+    """The status to apply; `pods`: number of pods of the pool."""
     labels = ",".join(f"{name}={value}" for name, value in selector(ctx, role).items())
     meta = live["metadata"]
     status = PoolScalerStatus(observed_generation=meta["generation"], replicas=pods, selector=labels)

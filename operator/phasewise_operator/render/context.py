@@ -1,4 +1,4 @@
-"""What every builder is given: one service, parsed, the operator's images, and the values that builders share. Pure."""
+"""Context, which every builder gets: a parsed service and the operator's images. And values that builders share. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phasewise_runtime import contract
 
 
 class RenderError(ValueError):
-    """The spec asks for what cannot be rendered; the message says what to write instead."""
+    """The spec cannot be rendered; the message says what to write instead."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class Context:
     spec: InferenceServiceSpec
     images: Images
     generation: int = 0
-    """metadata.generation that the spec is of."""
+    """metadata.generation of the spec."""
     router_account: str | None = None
-    """Uid of the router's ServiceAccount where it was made anew after the routers: the tokens they hold are void."""
+    """Uid of the router's ServiceAccount if it was created after the routers: the tokens that they hold are void."""
 
     @classmethod
     def of(cls, live: Manifest, images: Images) -> Context:
-        """Of an InferenceService as it was read; pydantic's ValidationError where its spec cannot be."""
+        """The context of a live InferenceService; raises pydantic's ValidationError for a spec that is not valid."""
         meta = live["metadata"]
         spec = InferenceServiceSpec.model_validate(live.get("spec", {}))
         return cls(meta["namespace"], meta["name"], meta["uid"], spec, images, meta["generation"])
@@ -69,7 +69,7 @@ class Context:
         return "-".join((self.name, *parts))
 
     def owner(self) -> Manifest:
-        """Kubernetes' garbage collector removes what carries this when the service goes."""
+        """The owner reference by which Kubernetes' garbage collector removes children after the service."""
         return {
             "apiVersion": INFERENCE_SERVICE.api_version,
             "kind": INFERENCE_SERVICE.name,
@@ -86,7 +86,7 @@ def role_labels(role: str) -> dict[str, str]:
 
 
 def selector(ctx: Context, role: str, revision: str | None = None) -> dict[str, str]:
-    """What never changes in a child's life: selectors are immutable, so they are apart from the labels shown."""
+    """Labels by which pods are selected. A selector is immutable, so a key can never be added here."""
     labels = {contract.LABEL_SERVICE: ctx.name, contract.LABEL_ROLE: role}
     return labels if revision is None else {**labels, contract.LABEL_REVISION: revision}
 

@@ -1,6 +1,7 @@
 """One engine role's Deployment: an unmodified engine image, with the launcher brought by an init container. Pure.
 
-What is KV state and what is a revision is computed here from the very pod that is rendered: see `identify`.
+Its revision is a hash of what the user set (`_revision_inputs`), its KV fingerprint a hash of what is rendered
+(`_kv_inputs`).
 """
 
 from __future__ import annotations
@@ -25,27 +26,39 @@ STARTUP_SECONDS: Final = 3600
 PROBED_SECONDS: Final = STARTUP_SECONDS + 600
 """The launcher, which can say why, gives up before the kubelet does; its time begins after preflight."""
 KV_NEUTRAL_ARGS: Final = frozenset(
-    (
-        *("max-num-seqs", "max-num-batched-tokens", "max-model-len", "gpu-memory-utilization", "kv-cache-memory-bytes"),
-        *(
-            "num-gpu-blocks-override",
-            "enforce-eager",
-            "compilation-config",
-            "cudagraph-capture-sizes",
-            "async-scheduling",
-        ),
-        *("distributed-executor-backend", "enable-chunked-prefill", "scheduling-policy", "enable-log-requests"),
-        *("chat-template", "tool-call-parser", "enable-auto-tool-choice", "reasoning-parser", "max-logprobs"),
-        *("enable-prompt-tokens-details", "download-dir", "load-format", "uvicorn-log-level", "async-scheduling"),
-    )
+    {
+        "async-scheduling",
+        "chat-template",
+        "compilation-config",
+        "cudagraph-capture-sizes",
+        "distributed-executor-backend",
+        "download-dir",
+        "enable-auto-tool-choice",
+        "enable-chunked-prefill",
+        "enable-log-requests",
+        "enable-prompt-tokens-details",
+        "enforce-eager",
+        "gpu-memory-utilization",
+        "kv-cache-memory-bytes",
+        "load-format",
+        "max-logprobs",
+        "max-model-len",
+        "max-num-batched-tokens",
+        "max-num-seqs",
+        "num-gpu-blocks-override",
+        "reasoning-parser",
+        "scheduling-policy",
+        "tool-call-parser",
+        "uvicorn-log-level",
+    }
 )
-"""Engine arguments known not to change what a KV block means. Any other may: pairs of unlike KV are silently wrong."""
+"""Engine arguments known not to change what a KV block means. Any other may, and then a pair gives wrong answers."""
 KV_ENV: Final = ("VLLM_ATTENTION_BACKEND", "VLLM_KV_CACHE_LAYOUT")
 
 
 @dataclass(frozen=True)
 class EngineTemplate:
-    """A rendered role: what would run, under which revision, and whose KV cache it can read."""
+    """The rendered pods of a role, with their revision and KV fingerprint."""
 
     role: str
     revision: str
@@ -74,9 +87,10 @@ def engine_template(ctx: Context, role: str) -> EngineTemplate:
 
 
 def engine_deployment(ctx: Context, engine: EngineTemplate, replicas: int, desired: int) -> Manifest:
-    """One Deployment for one role and revision. Its own rolling update serves operator upgrades only.
+    """The Deployment of one role and revision. Its own rolling update serves operator upgrades and changes of the spec
+    that are no new revision.
 
-    `desired` is the size of the whole pool, which a rollout may give this revision in part."""
+    `desired` is the size of the pool, which a rollout may give this revision in part."""
     spec = {
         "replicas": replicas,
         "revisionHistoryLimit": 1,

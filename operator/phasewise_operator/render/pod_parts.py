@@ -29,7 +29,7 @@ CONTAINER_SECURITY: Final[dict[str, Any]] = {
 
 def pod_labels(ctx: Context, role: str) -> dict[str, str]:
     """Labels of every pod of a role. A key here changes the pod templates: it restarts all pods of all services when
-    the operator is upgraded. A label for children alone goes into children.child_labels."""
+    the operator is upgraded. A label that pods do not need goes into children.child_labels."""
     return {
         contract.LABEL_MANAGED_BY: contract.MANAGED_BY,
         contract.LABEL_NAME: "phasewise",
@@ -73,7 +73,7 @@ def mount(name: str, path: str, *, read_only: bool = False) -> dict[str, Any]:
 
 
 def secret_volume(name: str, ref: LocalRef) -> dict[str, Any]:
-    """Files readable by the pod's group alone."""
+    """Files that only the pod's group can read."""
     return {"name": name, "secret": {"secretName": ref.name, "defaultMode": 0o440}}
 
 

@@ -14,7 +14,7 @@ CONTAINER: Final = "router"
 LABELS: Final = role_labels(contract.ROUTER)
 SERVICE_PORT: Final = 80
 SETTLE_SECONDS: Final = 15
-"""Time for endpoints to be withdrawn everywhere, and for the process to end."""
+"""Time for the removal of the endpoint to reach every node, and for the process to end."""
 DEFAULT_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
 
 
