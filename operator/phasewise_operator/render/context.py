@@ -1,4 +1,4 @@
-"""Context, which every builder gets: a parsed service and the operator's images. And values that builders share. Pure."""
+"""Context, which every builder gets: a parsed service and the operator's images; values that builders share. Pure."""
 
 from __future__ import annotations
 
