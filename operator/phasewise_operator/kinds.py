@@ -78,8 +78,8 @@ LEASE: Final = Kind("Lease", "leases", "coordination.k8s.io/v1", verbs=())
 """Its right is in a Role of the operator's own namespace, for one name."""
 
 CHILD_KINDS: Final = (SERVICE_ACCOUNT, ROLE, ROLE_BINDING, SERVICE, DISRUPTION_BUDGET, POOL_SCALER, DEPLOYMENT)
-"""What the operator writes, and removes where it is not desired any more. The order says nothing: which is written first
-is decided in reconcile/apply."""
+"""What the operator writes, and removes where it is not desired any more. The order here says nothing: reconcile/apply
+decides which is written first."""
 WATCHED_KINDS: Final = (*CHILD_KINDS, POD)
 """Kinds that are watched by our label; InferenceServices are watched apart, without a label."""
 

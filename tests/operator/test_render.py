@@ -72,9 +72,9 @@ def test_a_child_has_a_role_only_where_it_belongs_to_one(make_context: MakeConte
     """The ServiceAccount of the engines is that of both roles."""
     found = children(make_context())
     roles = {reference(c): c["metadata"]["labels"].get(contract.LABEL_ROLE) for c in found}
-    assert {ref for ref, role in roles.items() if role is None} == {"ServiceAccount/chat-engine"}
+    assert roles["ServiceAccount/chat-engine"] is None
     assert roles["PodDisruptionBudget/chat-prefill"] == "prefill"
-    assert roles["Service/chat"] == "router"
+    assert {roles[f"{kind}/chat-router"] for kind in ("Deployment", "Role", "ServiceAccount")} == {"router"}
     for child in found:
         assert child["metadata"]["labels"].get(contract.LABEL_COMPONENT) == roles[reference(child)]
 
