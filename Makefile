@@ -52,7 +52,7 @@ e2e: setup ## on the local cluster, with real engines
 soak: setup ## twenty scale-ups and scale-downs under streams; some 20 minutes, not in CI
 	@$(BIN)/python -m e2e.soak
 
-crds: setup ## write crds/ and the chart's copy from the models
+crds: setup ## write crds/, the chart's copy and its RBAC rules from the code
 	@$(BIN)/python -m phasewise_operator.api.crd
 
 images: setup ## build the images that ship

@@ -1,18 +1,22 @@
-"""The Kubernetes kinds the operator deals in, and the paths under which the API server keeps them.
+"""The Kubernetes kinds that the operator deals in: where the API server keeps them, and what the operator may do there.
 
-One table: handlers watch it, kube.py addresses by it, prune lists by it. A new child kind is added here, in
-render/, and in the chart's ClusterRole.
+One table: handlers watch it, kube.py addresses by it, prune lists by it, and `make crds` writes the rules of the
+chart's ClusterRole from it. A new child kind is a row here, in CHILD_KINDS too, and its builder in render/children.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from phasewise_runtime import contract
 
 Manifest = dict[str, Any]
-"""A Kubernetes object as JSON: raw at the edge, parsed into dataclasses before anybody thinks about it."""
+"""A Kubernetes object as JSON, as the API server sends and takes it."""
+
+
+CHILD_VERBS: Final = ("get", "list", "watch", "create", "patch", "delete")
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,26 @@ class Kind:
     name: str
     plural: str
     api_version: str
+    verbs: tuple[str, ...]
+    """What the operator does with objects of this kind, as its rule in the ClusterRole; empty: it has no rule there."""
+    status_verbs: tuple[str, ...] = ()
+    """The same of the status subresource."""
+
+    def manifest(
+        self,
+        name: str,
+        labels: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+        **body: Any,
+    ) -> Manifest:
+        """A bare object. `body`: its fields beside metadata, such as spec."""
+        meta: Manifest = {"name": name, "labels": dict(labels or {}), "annotations": dict(annotations or {})}
+        return {"apiVersion": self.api_version, "kind": self.name, "metadata": meta, **body}
+
+    def identity(self, namespace: str, name: str, uid: str) -> Manifest:
+        """The head of an apply that must not make the object: with its uid, it is refused where the object is gone."""
+        meta = {"name": name, "namespace": namespace, "uid": uid}
+        return {"apiVersion": self.api_version, "kind": self.name, "metadata": meta}
 
     @property
     def group(self) -> str:
@@ -37,25 +61,40 @@ class Kind:
         return "/".join(part for part in (root + scope, self.plural, name, subresource) if part)
 
 
-INFERENCE_SERVICE: Final = Kind("InferenceService", "inferenceservices", f"{contract.API_GROUP}/{contract.API_VERSION}")
-DEPLOYMENT: Final = Kind("Deployment", "deployments", "apps/v1")
-SERVICE: Final = Kind("Service", "services", "v1")
-SERVICE_ACCOUNT: Final = Kind("ServiceAccount", "serviceaccounts", "v1")
-ROLE: Final = Kind("Role", "roles", "rbac.authorization.k8s.io/v1")
-ROLE_BINDING: Final = Kind("RoleBinding", "rolebindings", "rbac.authorization.k8s.io/v1")
-DISRUPTION_BUDGET: Final = Kind("PodDisruptionBudget", "poddisruptionbudgets", "policy/v1")
-POD: Final = Kind("Pod", "pods", "v1")
-POOL_SCALER: Final = Kind("PoolScaler", "poolscalers", f"{contract.API_GROUP}/{contract.API_VERSION}")
-EVENT: Final = Kind("Event", "events", "events.k8s.io/v1")
-LEASE: Final = Kind("Lease", "leases", "coordination.k8s.io/v1")
+_API: Final = f"{contract.API_GROUP}/{contract.API_VERSION}"
+INFERENCE_SERVICE: Final = Kind("InferenceService", "inferenceservices", _API, ("get", "list", "watch"), ("patch",))
+POOL_SCALER: Final = Kind("PoolScaler", "poolscalers", _API, CHILD_VERBS, ("patch",))
+DEPLOYMENT: Final = Kind("Deployment", "deployments", "apps/v1", CHILD_VERBS)
+SERVICE: Final = Kind("Service", "services", "v1", CHILD_VERBS)
+SERVICE_ACCOUNT: Final = Kind("ServiceAccount", "serviceaccounts", "v1", CHILD_VERBS)
+ROLE: Final = Kind("Role", "roles", "rbac.authorization.k8s.io/v1", CHILD_VERBS)
+ROLE_BINDING: Final = Kind("RoleBinding", "rolebindings", "rbac.authorization.k8s.io/v1", CHILD_VERBS)
+DISRUPTION_BUDGET: Final = Kind("PodDisruptionBudget", "poddisruptionbudgets", "policy/v1", CHILD_VERBS)
+POD: Final = Kind("Pod", "pods", "v1", ("get", "list", "watch", "patch"))
+"""Patched to set the deletion cost. To read pods is also what each router's Role allows: the operator can grant only
+what it may do itself."""
+EVENT: Final = Kind("Event", "events", "events.k8s.io/v1", ("list", "create"))
+LEASE: Final = Kind("Lease", "leases", "coordination.k8s.io/v1", verbs=())
+"""Its right is in a Role of the operator's own namespace, for one name."""
 
 CHILD_KINDS: Final = (SERVICE_ACCOUNT, ROLE, ROLE_BINDING, SERVICE, DISRUPTION_BUDGET, POOL_SCALER, DEPLOYMENT)
-"""What the operator writes, in the order in which it is written: what a pod needs comes before the pod."""
+"""What the operator writes, and removes where it is not desired any more. The order here says nothing: reconcile/apply
+decides which is written first."""
 WATCHED_KINDS: Final = (*CHILD_KINDS, POD)
-"""What carries our label and is looked at; services themselves are watched apart, without a label."""
+"""Kinds that are watched by our label; InferenceServices are watched apart, without a label."""
 
 BY_NAME: Final = {k.name: k for k in (*WATCHED_KINDS, INFERENCE_SERVICE)}
 
 
 def kind_of(manifest: Manifest) -> Kind:
     return BY_NAME[manifest["kind"]]
+
+
+def cluster_rules() -> list[Manifest]:
+    """Rules of the operator's ClusterRole: what it does with each kind, and no more."""
+    rules: list[Manifest] = []
+    for kind in (INFERENCE_SERVICE, *WATCHED_KINDS, EVENT):
+        for resource, verbs in ((kind.plural, kind.verbs), (f"{kind.plural}/status", kind.status_verbs)):
+            if verbs:
+                rules.append({"apiGroups": [kind.group], "resources": [resource], "verbs": list(verbs)})
+    return rules

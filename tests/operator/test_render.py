@@ -1,4 +1,4 @@
-"""Builders: what is rendered for which spec. Whole GPU pods are kept as golden files beside this test."""
+"""Builders: what is rendered for which spec. All children of four specs are kept as golden files beside this test."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.operator.golden_specs import SHAPES
 
-from phasewise_operator import render
 from phasewise_operator.kinds import Manifest
+from phasewise_operator.render import children as render_children
+from phasewise_operator.render.children import constant_children, stamp
 from phasewise_operator.render.context import Context, RenderError
 from phasewise_operator.render.engine import engine_deployment, engine_template, label_value
 from phasewise_runtime import contract
@@ -21,32 +23,38 @@ from phasewise_runtime.engine.config import EngineConfig
 MakeContext = Callable[..., Context]
 
 GOLDEN = Path(__file__).parent / "golden"
-GPU: dict[str, Any] = {"accelerator": {"nodeSelector": {"gpu": "h100"}}}
-SHAPES: dict[str, dict[str, Any]] = {
-    "gpu-tp1": {"prefill": GPU, "decode": GPU},
-    "gpu-tp4": {
-        "prefill": {**GPU, "parallelism": {"tensor": 4}, "resources": {"requests": {"cpu": 8, "memory": "64Gi"}}},
-        "decode": {**GPU, "parallelism": {"tensor": 4}},
-        "model": {"uri": "hf://org/llama-70b@v1", "secretRef": {"name": "hf-token"}},
-    },
-    "gpu-aggregated": {"prefill": None, "decode": GPU, "model": {"uri": "pvc://weights/llama"}},
-    "cpu": {"model": {"uri": "file:///opt/models/tiny"}},
-}
+COMMON = "common"
 
 
 def children(ctx: Any) -> list[Manifest]:
     engines = [engine_deployment(ctx, engine_template(ctx, role), 1, 1) for role in ctx.pools]
-    return [*render.constant_children(ctx), *engines]
+    return stamp(ctx, [*constant_children(ctx), *engines])
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_golden_children(shape: str, make_context: MakeContext) -> None:
+@pytest.mark.parametrize("name", [COMMON, *SHAPES])
+def test_golden_children(name: str, make_context: MakeContext) -> None:
     """Set PHASEWISE_UPDATE_GOLDEN=1 to write the files anew, and read the difference before committing it."""
-    rendered = yaml.safe_dump_all(children(make_context(**SHAPES[shape])), sort_keys=True)
-    path = GOLDEN / f"{shape}.yaml"
+    documents = golden_documents({shape: children(make_context(**SHAPES[shape])) for shape in SHAPES})
+    text = yaml.safe_dump_all(documents[name], sort_keys=True)
+    path = GOLDEN / f"{name}.yaml"
     if os.environ.get("PHASEWISE_UPDATE_GOLDEN"):
-        path.write_text(rendered)
-    assert rendered == path.read_text()
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def golden_documents(rendered: dict[str, list[Manifest]]) -> dict[str, list[Manifest]]:
+    """What is in each file: a child of two or more specs stands in common.yaml, and in theirs only its name."""
+    seen = [child for shape in rendered.values() for child in shape]
+    common = {reference(child): child for child in seen if seen.count(child) > 1}
+    own = {
+        shape: [{"common": reference(c)} if common.get(reference(c)) == c else c for c in found]
+        for shape, found in rendered.items()
+    }
+    return {COMMON: list(common.values()), **own}
+
+
+def reference(child: Manifest) -> str:
+    return f"{child['kind']}/{child['metadata']['name']}"
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -58,6 +66,38 @@ def test_every_child_is_ours_by_label_and_owner(shape: str, make_context: MakeCo
         assert meta["ownerReferences"][0]["uid"] == "uid-chat"
         assert meta["annotations"][contract.ANNOTATION_INTENT]
         assert len(meta["name"]) <= 63
+
+
+def test_a_child_has_a_role_only_where_it_belongs_to_one(make_context: MakeContext) -> None:
+    """The ServiceAccount of the engines is that of both roles."""
+    found = children(make_context())
+    roles = {reference(c): c["metadata"]["labels"].get(contract.LABEL_ROLE) for c in found}
+    assert roles["ServiceAccount/chat-engine"] is None
+    assert roles["PodDisruptionBudget/chat-prefill"] == "prefill"
+    assert {roles[f"{kind}/chat-router"] for kind in ("Deployment", "Role", "ServiceAccount")} == {"router"}
+    for child in found:
+        assert child["metadata"]["labels"].get(contract.LABEL_COMPONENT) == roles[reference(child)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_child_that_is_stamped_again_is_the_same(shape: str, make_context: MakeContext) -> None:
+    """An old revision is read back and applied again at each pass."""
+    ctx = make_context(**SHAPES[shape])
+    assert stamp(ctx, children(ctx)) == children(ctx)
+
+
+def test_a_label_of_all_children_changes_no_pod_template(
+    make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ctx = make_context()
+    before, labels = children(ctx), render_children.child_labels
+    monkeypatch.setattr(render_children, "child_labels", lambda ctx: {**labels(ctx), "team": "a"})
+    after = children(ctx)
+    assert {child["metadata"]["labels"]["team"] for child in after} == {"a"}
+    assert [reference(c) for c in after] == [reference(c) for c in before]
+    assert [c.get("spec") for c in after] == [c.get("spec") for c in before]
+    intents = [{c["metadata"]["annotations"][contract.ANNOTATION_INTENT] for c in each} for each in (before, after)]
+    assert intents[0].isdisjoint(intents[1]), "every child is written again"
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -93,42 +133,6 @@ def test_a_secret_is_mounted_and_never_in_the_environment(make_context: MakeCont
 def test_grace_covers_the_longest_generation(make_context: MakeContext) -> None:
     pod = engine_template(make_context(maxGenerationSeconds=900), "decode").template["spec"]
     assert pod["terminationGracePeriodSeconds"] > 900 + 30
-
-
-def revision_and_fingerprint(ctx: Any, role: str = "decode") -> tuple[str, str]:
-    engine = engine_template(ctx, role)
-    return engine.revision, engine.fingerprint
-
-
-CHANGES: list[tuple[str, dict[str, Any], bool, bool]] = [
-    ("replicas", {"decode": {"replicas": {"min": 3, "max": 4}}}, False, False),
-    ("targets", {"slo": {"ttft": "1s", "itl": "80ms"}}, False, False),
-    ("router", {"router": {"replicas": 5}}, False, False),
-    ("resources", {"decode": {"resources": {"requests": {"cpu": 2}}}}, True, False),
-    ("pod annotation", {"decode": {"template": {"metadata": {"annotations": {"a": "b"}}}}}, True, False),
-    ("engine image", {"engine": {"image": "vllm/vllm-openai:v0.33.0"}}, True, True),
-    ("weights", {"model": {"uri": "hf://org/llama@v2", "name": "llama"}}, True, True),
-    ("kv dtype", {"engine": {"args": {"kv-cache-dtype": "fp8"}}}, True, True),
-    ("rope, by its dotted name", {"engine": {"args": {"hf-overrides.rope_theta": 1}}}, True, True),
-    ("an argument we do not know", {"engine": {"args": {"some-new-kv-setting": 1}}}, True, True),
-    ("scheduling argument", {"engine": {"args": {"max-num-seqs": 8}}}, True, False),
-    ("layout from the environment", {"decode": {"template": {"spec": {"containers": [
-        {"name": "engine", "env": [{"name": "VLLM_KV_CACHE_LAYOUT", "value": "HND"}]}]}}}}, True, True),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("what", "change", "new_revision", "new_fingerprint"), CHANGES, ids=[c[0] for c in CHANGES])
-def test_what_makes_a_revision_and_what_a_fingerprint(
-    what: str, change: dict[str, Any], new_revision: bool, new_fingerprint: bool, make_context: MakeContext
-) -> None:
-    before, after = revision_and_fingerprint(make_context()), revision_and_fingerprint(make_context(**change))
-    assert (before[0] != after[0]) is new_revision
-    assert (before[1] != after[1]) is new_fingerprint
-
-
-def test_both_roles_read_each_others_kv_though_their_sizes_differ(make_context: MakeContext) -> None:
-    ctx = make_context(prefill={**GPU, "parallelism": {"tensor": 4}}, decode=GPU)
-    assert engine_template(ctx, "prefill").fingerprint == engine_template(ctx, "decode").fingerprint
 
 
 def test_a_template_is_merged_by_name(make_context: MakeContext) -> None:

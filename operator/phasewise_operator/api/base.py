@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema
 from pydantic.alias_generators import to_camel
+from pydantic_core import to_jsonable_python
 
 from phasewise_operator.api.rules import QUANTITY, QUANTITY_PATTERN, Rule
 
@@ -24,6 +25,23 @@ class ApiModel(BaseModel):
     def to_json(self) -> dict[str, Any]:
         """Return the object as the API server takes it: camelCase, and no key where there is no value."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+    def set_fields(self, *names: str) -> dict[str, Any]:
+        """Return the named fields (all, if none is named) that are neither empty nor at their default, as JSON.
+
+        A field of a newer version that nobody has set yet is not in it, so it may be hashed. Parts are reduced in the
+        same way; free maps, such as a pod template or engine arguments, are returned as they were written.
+        """
+        fields = type(self).model_fields
+        found: dict[str, Any] = {}
+        for name in names or fields:
+            value = getattr(self, name)
+            if value == fields[name].get_default(call_default_factory=True, validated_data={}):
+                continue
+            reduced = value.set_fields() if isinstance(value, ApiModel) else to_jsonable_python(value)
+            if reduced not in (None, {}, [], ""):
+                found[name] = reduced
+        return found
 
 
 def with_rules(*rules: Rule) -> ConfigDict:

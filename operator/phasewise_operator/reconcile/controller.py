@@ -193,8 +193,7 @@ class Controller:
             if status != before and since < FIGURES_SECONDS:
                 self.queue.add_after(key, FIGURES_SECONDS - since + 0.1)  # what is held back now is not forgotten
             return
-        identity = {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]}
-        manifest = {"apiVersion": live["apiVersion"], "kind": live["kind"], "metadata": identity, "status": status}
+        manifest = {**INFERENCE_SERVICE.identity(*key, meta["uid"]), "status": status}
         try:
             self.store.put(INFERENCE_SERVICE, await self.kube.apply(manifest, "status"))
         except KubeError as error:

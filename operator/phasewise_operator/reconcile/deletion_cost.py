@@ -53,8 +53,8 @@ def _differs(pod: PodView, chosen: set[str]) -> bool:
 
 
 def _cost(namespace: str, pod: PodView, cost: str) -> Manifest:
-    """With the uid, an apply to a pod that is gone is refused instead of making one; no annotation takes ours away."""
-    meta: Manifest = {"name": pod.name, "namespace": namespace, "uid": pod.uid}
+    """An apply without the annotation takes ours away."""
+    manifest = POD.identity(namespace, pod.name, pod.uid)
     if cost:
-        meta["annotations"] = {contract.ANNOTATION_DELETION_COST: cost}
-    return {"apiVersion": POD.api_version, "kind": POD.name, "metadata": meta}
+        manifest["metadata"]["annotations"] = {contract.ANNOTATION_DELETION_COST: cost}
+    return manifest

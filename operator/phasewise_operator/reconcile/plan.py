@@ -7,16 +7,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from phasewise_operator import render
 from phasewise_operator.api.spec import ScalingMode
 from phasewise_operator.kinds import DEPLOYMENT, POOL_SCALER, SERVICE_ACCOUNT, Manifest
 from phasewise_operator.observed import Observed
 from phasewise_operator.reconcile.managed_fields import extract, owned_fields, owns
 from phasewise_operator.reconcile.sizes import pool_sizes
+from phasewise_operator.render.children import constant_children, pool_scaler, scaler_name, stamp
 from phasewise_operator.render.context import Context, RenderError, gpus_per_replica
 from phasewise_operator.render.engine import EngineTemplate, engine_deployment, engine_template
-from phasewise_operator.render.scaler import pool_scaler, scaler_name
-from phasewise_operator.render.stamp import digest
 from phasewise_operator.rollout import DesiredRevision, Rollout, RunningRevision, plan_rollout
 from phasewise_operator.scaling.types import NO_RECOMMENDATION, Recommendation, SizeDecision
 from phasewise_runtime import contract
@@ -44,7 +42,8 @@ def make_plan(ctx: Context, observed: Observed, recommendation: Recommendation =
     rollout = plan_rollout(_wanted(ctx, engines, sizes), _running(observed), ctx.spec.scaling.gpu_budget)
     current = [engine_deployment(ctx, e, rollout.current[e.role], sizes[e.role].desired) for e in engines]
     create, scalers = _pool_scalers(ctx, observed, sizes)
-    desired = (*_constant_children(ctx, observed), *scalers, *current, *_old_deployments(observed, rollout))
+    children = (*_constant_children(ctx, observed), *scalers, *current, *_old_deployments(observed, rollout))
+    desired = tuple(stamp(ctx, children))
     names = {_ref(m) for m in desired}
     return Plan(
         desired=desired,
@@ -60,7 +59,7 @@ def make_plan(ctx: Context, observed: Observed, recommendation: Recommendation =
 def repair_plan(ctx: Context, observed: Observed) -> tuple[Manifest, ...]:
     """For a spec whose engines cannot be rendered: what does not depend on them is kept as it should be."""
     try:
-        children = _constant_children(ctx, observed)
+        children = stamp(ctx, _constant_children(ctx, observed))
     except RenderError:
         return ()
     return tuple(m for m in children if needs_write(m, observed))
@@ -77,7 +76,7 @@ def needs_write(intent: Manifest, observed: Observed) -> bool:
 
 
 def _constant_children(ctx: Context, observed: Observed) -> list[Manifest]:
-    return render.constant_children(dataclasses.replace(ctx, router_account=_renewed_account(ctx, observed)))
+    return constant_children(dataclasses.replace(ctx, router_account=_renewed_account(ctx, observed)))
 
 
 def _renewed_account(ctx: Context, observed: Observed) -> str | None:
@@ -105,7 +104,7 @@ def _pool_scalers(
     if ctx.spec.scaling.mode is not ScalingMode.EXTERNAL:
         return (), ()
     missing = [role for role in ctx.pools if observed.child(POOL_SCALER, scaler_name(ctx, role)) is None]
-    create = [pool_scaler(ctx, role) for role in missing]
+    create = stamp(ctx, (pool_scaler(ctx, role) for role in missing))
     for role, manifest in zip(missing, create, strict=True):
         manifest["spec"]["replicas"] = sizes[role].desired
     return tuple(create), tuple(pool_scaler(ctx, role) for role in ctx.pools if role not in missing)
@@ -141,11 +140,7 @@ def _old_deployments(observed: Observed, rollout: Rollout) -> list[Manifest]:
             continue
         manifest = extract(live)
         manifest["spec"]["replicas"] = replicas
-        annotations: dict[str, str] = manifest["metadata"].setdefault("annotations", {})
-        intent = annotations.pop(contract.ANNOTATION_INTENT, "")
-        same = annotations.pop(contract.ANNOTATION_DESIRED, None) is None and replicas == workload.replicas
-        # Whoever took the annotation away took nothing else that could be told: what is left of ours is meant.
-        annotations[contract.ANNOTATION_INTENT] = intent if same and intent else digest(manifest)
+        manifest["metadata"].get("annotations", {}).pop(contract.ANNOTATION_DESIRED, None)
         manifests.append(manifest)
     return manifests
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from phasewise_operator.api.spec import ScalingMode
 from phasewise_operator.kinds import POOL_SCALER
 from phasewise_operator.observed import Observed
+from phasewise_operator.render.children import scaler_name
 from phasewise_operator.render.context import Context
-from phasewise_operator.render.scaler import scaler_name
 from phasewise_operator.scaling.external import follow
 from phasewise_operator.scaling.policy.budget import Grant, Proposal, grant
 from phasewise_operator.scaling.policy.data_quality import NO_SIGNAL

@@ -25,9 +25,9 @@ from phasewise_operator.kinds import POOL_SCALER, Manifest
 from phasewise_operator.observed import Observed
 from phasewise_operator.reconcile.plan import Plan
 from phasewise_operator.reconcile.report import MEASURED, ConditionUpdate, role_views
+from phasewise_operator.render.children import scaler_name, scaler_status
 from phasewise_operator.render.context import Context
 from phasewise_operator.render.router import service_url
-from phasewise_operator.render.scaler import scaler_name, scaler_status
 from phasewise_operator.scaling.policy.data_quality import NO_SIGNAL
 from phasewise_operator.scaling.types import FIGURES_SECONDS, Latency, Recommendation, SizeDecision
 from phasewise_runtime import contract

@@ -1,8 +1,11 @@
-"""What every builder is given: one service, parsed, and the images the operator was told to use. Pure."""
+"""Context, which every builder gets: a parsed service and the operator's images; values that builders share. Pure."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
+from typing import Any
 
 from phasewise_operator.api.spec import InferenceServiceSpec, Pool
 from phasewise_operator.kinds import INFERENCE_SERVICE, Manifest
@@ -10,7 +13,7 @@ from phasewise_runtime import contract
 
 
 class RenderError(ValueError):
-    """The spec asks for what cannot be rendered; the message says what to write instead."""
+    """The spec cannot be rendered; the message says what to write instead."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +31,13 @@ class Context:
     spec: InferenceServiceSpec
     images: Images
     generation: int = 0
-    """metadata.generation that the spec is of."""
+    """metadata.generation of the spec."""
     router_account: str | None = None
-    """Uid of the router's ServiceAccount where it was made anew after the routers: the tokens they hold are void."""
+    """Uid of the router's ServiceAccount if it was created after the routers: the tokens that they hold are void."""
 
     @classmethod
     def of(cls, live: Manifest, images: Images) -> Context:
-        """Of an InferenceService as it was read; pydantic's ValidationError where its spec cannot be."""
+        """The context of a live InferenceService; raises pydantic's ValidationError for a spec that is not valid."""
         meta = live["metadata"]
         spec = InferenceServiceSpec.model_validate(live.get("spec", {}))
         return cls(meta["namespace"], meta["name"], meta["uid"], spec, images, meta["generation"])
@@ -66,7 +69,7 @@ class Context:
         return "-".join((self.name, *parts))
 
     def owner(self) -> Manifest:
-        """Kubernetes' garbage collector removes what carries this when the service goes."""
+        """The owner reference by which Kubernetes' garbage collector removes children after the service."""
         return {
             "apiVersion": INFERENCE_SERVICE.api_version,
             "kind": INFERENCE_SERVICE.name,
@@ -77,8 +80,13 @@ class Context:
         }
 
 
+def role_labels(role: str) -> dict[str, str]:
+    """Labels of a child that belongs to one role, beside those that every child has. Pods: see pod_parts.pod_labels."""
+    return {contract.LABEL_COMPONENT: role, contract.LABEL_ROLE: role}
+
+
 def selector(ctx: Context, role: str, revision: str | None = None) -> dict[str, str]:
-    """What never changes in a child's life: selectors are immutable, so they are apart from the labels shown."""
+    """Labels by which pods are selected. A selector is immutable, so a key can never be added here."""
     labels = {contract.LABEL_SERVICE: ctx.name, contract.LABEL_ROLE: role}
     return labels if revision is None else {**labels, contract.LABEL_REVISION: revision}
 
@@ -86,3 +94,9 @@ def selector(ctx: Context, role: str, revision: str | None = None) -> dict[str, 
 def gpus_per_replica(pool: Pool) -> int:
     """GPUs that one replica of a pool takes; 0 on CPU."""
     return pool.parallelism.accelerators if pool.accelerator else 0
+
+
+def digest(value: Any, length: int = 10) -> str:
+    """Hex digest of any JSON value; equal values give equal text in every process."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:length]

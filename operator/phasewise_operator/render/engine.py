@@ -1,19 +1,20 @@
 """One engine role's Deployment: an unmodified engine image, with the launcher brought by an init container. Pure.
 
-What is KV state and what is a revision is computed here from the very pod that is rendered: see `identify`.
+Its revision is a hash of what the user set (`_revision_inputs`), its KV fingerprint a hash of what is rendered
+(`_kv_inputs`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from phasewise_operator.api.spec import Pool
 from phasewise_operator.kinds import DEPLOYMENT, Manifest
-from phasewise_operator.render import pods
-from phasewise_operator.render.context import Context, RenderError, gpus_per_replica, selector
+from phasewise_operator.render import pod_parts
+from phasewise_operator.render.context import Context, RenderError, digest, gpus_per_replica, role_labels, selector
 from phasewise_operator.render.merge import merge_template
-from phasewise_operator.render.stamp import common_labels, digest, stamp
 from phasewise_runtime import contract
 from phasewise_runtime.engine.arguments import check_user_arguments
 from phasewise_runtime.engine.command import termination_grace_seconds
@@ -25,27 +26,39 @@ STARTUP_SECONDS: Final = 3600
 PROBED_SECONDS: Final = STARTUP_SECONDS + 600
 """The launcher, which can say why, gives up before the kubelet does; its time begins after preflight."""
 KV_NEUTRAL_ARGS: Final = frozenset(
-    (
-        *("max-num-seqs", "max-num-batched-tokens", "max-model-len", "gpu-memory-utilization", "kv-cache-memory-bytes"),
-        *(
-            "num-gpu-blocks-override",
-            "enforce-eager",
-            "compilation-config",
-            "cudagraph-capture-sizes",
-            "async-scheduling",
-        ),
-        *("distributed-executor-backend", "enable-chunked-prefill", "scheduling-policy", "enable-log-requests"),
-        *("chat-template", "tool-call-parser", "enable-auto-tool-choice", "reasoning-parser", "max-logprobs"),
-        *("enable-prompt-tokens-details", "download-dir", "load-format", "uvicorn-log-level", "async-scheduling"),
-    )
+    {
+        "async-scheduling",
+        "chat-template",
+        "compilation-config",
+        "cudagraph-capture-sizes",
+        "distributed-executor-backend",
+        "download-dir",
+        "enable-auto-tool-choice",
+        "enable-chunked-prefill",
+        "enable-log-requests",
+        "enable-prompt-tokens-details",
+        "enforce-eager",
+        "gpu-memory-utilization",
+        "kv-cache-memory-bytes",
+        "load-format",
+        "max-logprobs",
+        "max-model-len",
+        "max-num-batched-tokens",
+        "max-num-seqs",
+        "num-gpu-blocks-override",
+        "reasoning-parser",
+        "scheduling-policy",
+        "tool-call-parser",
+        "uvicorn-log-level",
+    }
 )
-"""Engine arguments known not to change what a KV block means. Any other may: pairs of unlike KV are silently wrong."""
+"""Engine arguments known not to change what a KV block means. Any other may, and then a pair gives wrong answers."""
 KV_ENV: Final = ("VLLM_ATTENTION_BACKEND", "VLLM_KV_CACHE_LAYOUT")
 
 
 @dataclass(frozen=True)
 class EngineTemplate:
-    """A rendered role: what would run, under which revision, and whose KV cache it can read."""
+    """The rendered pods of a role, with their revision and KV fingerprint."""
 
     role: str
     revision: str
@@ -59,11 +72,11 @@ def engine_template(ctx: Context, role: str) -> EngineTemplate:
     config = engine_config(ctx, role, pool)
     ours = {"metadata": {}, "spec": _pod_spec(ctx, role, pool, config)}
     template = merge_template(ours, pool.template or {}, f"spec.{role}.template", CONTAINER)
-    revision = digest(_revision_inputs(ctx, pool, config))
+    revision = digest(_revision_inputs(ctx, role, pool, config.args))
     fingerprint = digest(_kv_inputs(config, template))
     template["metadata"]["labels"] = {
         **template["metadata"].get("labels", {}),
-        **common_labels(ctx, role),
+        **pod_parts.pod_labels(ctx, role),
         contract.LABEL_REVISION: revision,
         contract.LABEL_FINGERPRINT: fingerprint,
         contract.LABEL_GPUS: str(gpus_per_replica(pool)),
@@ -74,9 +87,10 @@ def engine_template(ctx: Context, role: str) -> EngineTemplate:
 
 
 def engine_deployment(ctx: Context, engine: EngineTemplate, replicas: int, desired: int) -> Manifest:
-    """One Deployment for one role and revision. Its own rolling update serves operator upgrades only.
+    """The Deployment of one role and revision. Its own rolling update serves operator upgrades and changes of the spec
+    that are no new revision.
 
-    `desired` is the size of the whole pool, which a rollout may give this revision in part."""
+    `desired` is the size of the pool, which a rollout may give this revision in part."""
     spec = {
         "replicas": replicas,
         "revisionHistoryLimit": 1,
@@ -87,9 +101,12 @@ def engine_deployment(ctx: Context, engine: EngineTemplate, replicas: int, desir
     }
     kept = (contract.LABEL_REVISION, contract.LABEL_FINGERPRINT, contract.LABEL_GPUS)
     labels = {name: engine.template["metadata"]["labels"][name] for name in kept}
-    name = ctx.child_name(engine.role, engine.revision)
-    size = {contract.ANNOTATION_DESIRED: str(desired)}
-    return stamp(ctx, DEPLOYMENT, name, engine.role, {"spec": spec}, labels, size)
+    return DEPLOYMENT.manifest(
+        ctx.child_name(engine.role, engine.revision),
+        {**role_labels(engine.role), **labels},
+        {contract.ANNOTATION_DESIRED: str(desired)},
+        spec=spec,
+    )
 
 
 def engine_config(ctx: Context, role: str, pool: Pool) -> EngineConfig:
@@ -113,7 +130,7 @@ def engine_config(ctx: Context, role: str, pool: Pool) -> EngineConfig:
         max_generation_seconds=ctx.spec.max_generation_seconds,
         itl_target_ms=None if ctx.disaggregated else ctx.spec.slo.itl.seconds * 1000,
         startup_seconds=STARTUP_SECONDS,
-        secrets_dir=pods.secret_dir("model") if ctx.spec.model.secret_ref else None,
+        secrets_dir=pod_parts.secret_dir("model") if ctx.spec.model.secret_ref else None,
     )
 
 
@@ -131,10 +148,10 @@ def _pod_spec(ctx: Context, role: str, pool: Pool, config: EngineConfig) -> dict
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": termination_grace_seconds(config),
-        "securityContext": pods.POD_SECURITY,
-        **pods.pull_secrets(ctx),
+        "securityContext": pod_parts.POD_SECURITY,
+        **pod_parts.pull_secrets(ctx),
         **placement,
-        "topologySpreadConstraints": [pods.spread(selector(ctx, role))],
+        "topologySpreadConstraints": [pod_parts.spread(selector(ctx, role))],
         "initContainers": [_init_container(ctx)],
         "containers": [_container(ctx, pool, config)],
         "volumes": _volumes(ctx),
@@ -147,9 +164,9 @@ def _init_container(ctx: Context) -> dict[str, Any]:
         "image": ctx.images.runtime,
         "imagePullPolicy": ctx.images.pull_policy,
         "command": ["cp", contract.LAUNCHER_SOURCE, f"{contract.LAUNCHER_DIR}/launcher.pyz"],
-        "securityContext": pods.CONTAINER_SECURITY,
+        "securityContext": pod_parts.CONTAINER_SECURITY,
         "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}},
-        "volumeMounts": [pods.mount("launcher", contract.LAUNCHER_DIR)],
+        "volumeMounts": [pod_parts.mount("launcher", contract.LAUNCHER_DIR)],
     }
 
 
@@ -162,8 +179,8 @@ def _container(ctx: Context, pool: Pool, config: EngineConfig) -> dict[str, Any]
         "command": ["python3", f"{contract.LAUNCHER_DIR}/launcher.pyz"],
         "env": [
             {"name": contract.ENV_ENGINE_CONFIG, "value": config.to_json()},
-            pods.field_env(contract.ENV_POD_IP, "status.podIP"),
-            pods.field_env(contract.ENV_POD_NAME, "metadata.name"),
+            pod_parts.field_env(contract.ENV_POD_IP, "status.podIP"),
+            pod_parts.field_env(contract.ENV_POD_NAME, "metadata.name"),
             {"name": "HOME", "value": scratch},
             {"name": "USER", "value": "phasewise"},
         ],
@@ -173,10 +190,10 @@ def _container(ctx: Context, pool: Pool, config: EngineConfig) -> dict[str, Any]
             {"name": "kv-handshake", "containerPort": contract.NIXL_SIDE_CHANNEL_PORT, "protocol": "TCP"},
         ],
         "resources": _resources(pool),
-        "securityContext": pods.CONTAINER_SECURITY,
-        "startupProbe": pods.http_probe(contract.PATH_STARTED, "launcher", period=2, failures=PROBED_SECONDS // 2),
-        "readinessProbe": pods.http_probe(contract.PATH_READY, "launcher", period=2, failures=3),
-        "livenessProbe": pods.http_probe(contract.PATH_LIVE, "launcher", period=10, failures=6),
+        "securityContext": pod_parts.CONTAINER_SECURITY,
+        "startupProbe": pod_parts.http_probe(contract.PATH_STARTED, "launcher", period=2, failures=PROBED_SECONDS // 2),
+        "readinessProbe": pod_parts.http_probe(contract.PATH_READY, "launcher", period=2, failures=3),
+        "livenessProbe": pod_parts.http_probe(contract.PATH_LIVE, "launcher", period=10, failures=6),
         "terminationMessagePath": contract.TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": _mounts(ctx),
@@ -195,34 +212,34 @@ def _resources(pool: Pool) -> dict[str, Any]:
 
 def _volumes(ctx: Context) -> list[dict[str, Any]]:
     volumes = [
-        pods.empty_dir("launcher"),
-        pods.empty_dir("scratch"),
-        pods.empty_dir("tmp"),
-        pods.empty_dir("shm", medium="Memory"),
+        pod_parts.empty_dir("launcher"),
+        pod_parts.empty_dir("scratch"),
+        pod_parts.empty_dir("tmp"),
+        pod_parts.empty_dir("shm", medium="Memory"),
     ]
     location = _model_location(ctx)
     if location.claim:
         claim = {"claimName": location.claim, "readOnly": True}
         volumes.append({"name": "models", "persistentVolumeClaim": claim})
     elif location.mount:
-        volumes.append(pods.empty_dir("models"))
+        volumes.append(pod_parts.empty_dir("models"))
     if ctx.spec.model.secret_ref:
-        volumes.append(pods.secret_volume("model-secret", ctx.spec.model.secret_ref))
+        volumes.append(pod_parts.secret_volume("model-secret", ctx.spec.model.secret_ref))
     return volumes
 
 
 def _mounts(ctx: Context) -> list[dict[str, Any]]:
     mounts = [
-        pods.mount("launcher", contract.LAUNCHER_DIR, read_only=True),
-        pods.mount("scratch", contract.SCRATCH_DIR),
-        pods.mount("tmp", "/tmp"),  # noqa: S108 - the engine's libraries expect it; it is the pod's own emptyDir
-        pods.mount("shm", "/dev/shm"),  # noqa: S108
+        pod_parts.mount("launcher", contract.LAUNCHER_DIR, read_only=True),
+        pod_parts.mount("scratch", contract.SCRATCH_DIR),
+        pod_parts.mount("tmp", "/tmp"),  # noqa: S108 - the engine's libraries expect it; it is the pod's own emptyDir
+        pod_parts.mount("shm", "/dev/shm"),  # noqa: S108
     ]
     location = _model_location(ctx)
     if location.mount:
-        mounts.append(pods.mount("models", location.mount, read_only=location.claim is not None))
+        mounts.append(pod_parts.mount("models", location.mount, read_only=location.claim is not None))
     if ctx.spec.model.secret_ref:
-        mounts.append(pods.mount("model-secret", pods.secret_dir("model"), read_only=True))
+        mounts.append(pod_parts.mount("model-secret", pod_parts.secret_dir("model"), read_only=True))
     return mounts
 
 
@@ -233,16 +250,24 @@ def _model_location(ctx: Context) -> ModelLocation:
         raise RenderError(f"spec.model.uri: {error}") from None
 
 
-def _revision_inputs(ctx: Context, pool: Pool, config: EngineConfig) -> dict[str, Any]:
-    """What the user chose that makes new pods necessary: an explicit list, so that a new field rolls nobody."""
+def _revision_inputs(ctx: Context, role: str, pool: Pool, args: Mapping[str, Any]) -> dict[str, Any]:
+    """What the user set that makes a new revision necessary: an explicit list, defaults and empty values left out.
+
+    A field that is added here with `set_fields` changes the revision only of services that set it. A field that is not
+    here changes pods in place, by their Deployment's own rolling update.
+    """
+    spec = ctx.spec
     return {
-        "config": config.to_json(),
+        "role": role,
+        "disaggregated": ctx.disaggregated,
+        "peers": [peer.parallelism.set_fields("tensor") for other, peer in ctx.pools.items() if other != role],
         "image": ctx.engine_image,
+        "modelName": ctx.model_name,
+        "args": args,
         "resources": _resources(pool),
-        "nodeSelector": dict(pool.accelerator.node_selector) if pool.accelerator else {},
-        "template": pool.template or {},
-        "pullSecrets": pods.pull_secrets(ctx),
-        "secret": ctx.spec.model.secret_ref.name if ctx.spec.model.secret_ref else None,
+        "spec": spec.set_fields("image_pull_secrets"),
+        "model": spec.model.set_fields("uri", "secret_ref"),
+        "pool": pool.set_fields("accelerator", "parallelism", "template"),
     }
 
 

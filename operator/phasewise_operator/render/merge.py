@@ -1,7 +1,7 @@
 """A user's partial pod template laid over ours. Pure.
 
 Maps are merged key by key; lists that Kubernetes itself keys are merged by that key; any other list of the user's
-stands for the whole. What makes the pod an engine of this service cannot be changed there.
+replaces ours. Command, arguments, our environment variables and our labels are refused there.
 """
 
 from __future__ import annotations

@@ -1,26 +1,26 @@
-"""The router: its Deployment, the Service clients use, and the right to watch the service's pods. Pure."""
+"""The router: its Deployment, the Service clients use, and the right to watch the service's pod_parts. Pure."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from phasewise_operator.kinds import DEPLOYMENT, ROLE, ROLE_BINDING, SERVICE, SERVICE_ACCOUNT, Manifest
-from phasewise_operator.render import pods
-from phasewise_operator.render.context import Context, selector
+from phasewise_operator.render import pod_parts
+from phasewise_operator.render.context import Context, role_labels, selector
 from phasewise_operator.render.merge import merge_template
-from phasewise_operator.render.stamp import common_labels, stamp
 from phasewise_runtime import contract
 
 CONTAINER: Final = "router"
+LABELS: Final = role_labels(contract.ROUTER)
 SERVICE_PORT: Final = 80
 SETTLE_SECONDS: Final = 15
-"""Time for endpoints to be withdrawn everywhere, and for the process to end."""
+"""Time for the removal of the endpoint to reach every node, and for the process to end."""
 DEFAULT_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
 
 
 def router_children(ctx: Context) -> list[Manifest]:
     return [
-        stamp(ctx, SERVICE_ACCOUNT, _name(ctx), contract.ROUTER, {"automountServiceAccountToken": False}),
+        SERVICE_ACCOUNT.manifest(_name(ctx), LABELS, automountServiceAccountToken=False),
         _role(ctx),
         _role_binding(ctx),
         _service(ctx),
@@ -39,15 +39,16 @@ def _name(ctx: Context) -> str:
 
 def _role(ctx: Context) -> Manifest:
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
-    return stamp(ctx, ROLE, _name(ctx), contract.ROUTER, {"rules": rules})
+    return ROLE.manifest(_name(ctx), LABELS, rules=rules)
 
 
 def _role_binding(ctx: Context) -> Manifest:
-    body = {
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": _name(ctx)},
-        "subjects": [{"kind": "ServiceAccount", "name": _name(ctx), "namespace": ctx.namespace}],
-    }
-    return stamp(ctx, ROLE_BINDING, _name(ctx), contract.ROUTER, body)
+    return ROLE_BINDING.manifest(
+        _name(ctx),
+        LABELS,
+        roleRef={"apiGroup": ROLE.group, "kind": ROLE.name, "name": _name(ctx)},
+        subjects=[{"kind": SERVICE_ACCOUNT.name, "name": _name(ctx), "namespace": ctx.namespace}],
+    )
 
 
 def _service(ctx: Context) -> Manifest:
@@ -56,7 +57,7 @@ def _service(ctx: Context) -> Manifest:
         "selector": selector(ctx, contract.ROUTER),
         "ports": [{"name": "http", "port": SERVICE_PORT, "targetPort": "http", "protocol": "TCP"}],
     }
-    return stamp(ctx, SERVICE, ctx.name, contract.ROUTER, {"spec": spec})
+    return SERVICE.manifest(ctx.name, LABELS, spec=spec)
 
 
 def _deployment(ctx: Context) -> Manifest:
@@ -66,7 +67,7 @@ def _deployment(ctx: Context) -> Manifest:
     ours = {"metadata": renewed, "spec": _pod_spec(ctx)}
     template = merge_template(ours, router.template or {}, "spec.router.template", CONTAINER)
     labels = template["metadata"].get("labels", {})
-    template["metadata"]["labels"] = {**labels, **common_labels(ctx, contract.ROUTER)}
+    template["metadata"]["labels"] = {**labels, **pod_parts.pod_labels(ctx, contract.ROUTER)}
     spec = {
         "replicas": router.replicas,
         "revisionHistoryLimit": 2,
@@ -74,22 +75,22 @@ def _deployment(ctx: Context) -> Manifest:
         "selector": {"matchLabels": selector(ctx, contract.ROUTER)},
         "template": template,
     }
-    return stamp(ctx, DEPLOYMENT, _name(ctx), contract.ROUTER, {"spec": spec})
+    return DEPLOYMENT.manifest(_name(ctx), LABELS, spec=spec)
 
 
 def _pod_spec(ctx: Context) -> dict[str, Any]:
-    volumes = [pods.empty_dir("tmp")]
+    volumes = [pod_parts.empty_dir("tmp")]
     keys = ctx.spec.router.api_keys
     if keys:
-        volumes.append(pods.secret_volume("api-keys", keys.secret_ref))
+        volumes.append(pod_parts.secret_volume("api-keys", keys.secret_ref))
     return {
         "serviceAccountName": _name(ctx),
         "automountServiceAccountToken": True,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": ctx.spec.max_generation_seconds + SETTLE_SECONDS,
-        "securityContext": pods.POD_SECURITY,
-        **pods.pull_secrets(ctx),
-        "topologySpreadConstraints": [pods.spread(selector(ctx, contract.ROUTER))],
+        "securityContext": pod_parts.POD_SECURITY,
+        **pod_parts.pull_secrets(ctx),
+        "topologySpreadConstraints": [pod_parts.spread(selector(ctx, contract.ROUTER))],
         "containers": [_container(ctx)],
         "volumes": volumes,
     }
@@ -97,9 +98,9 @@ def _pod_spec(ctx: Context) -> dict[str, Any]:
 
 def _container(ctx: Context) -> dict[str, Any]:
     resources = ctx.spec.router.resources
-    mounts = [pods.mount("tmp", "/tmp")]  # noqa: S108 - the pod's own emptyDir
+    mounts = [pod_parts.mount("tmp", "/tmp")]  # noqa: S108 - the pod's own emptyDir
     if ctx.spec.router.api_keys:
-        mounts.append(pods.mount("api-keys", pods.secret_dir("api-keys"), read_only=True))
+        mounts.append(pod_parts.mount("api-keys", pod_parts.secret_dir("api-keys"), read_only=True))
     return {
         "name": CONTAINER,
         "image": ctx.images.runtime,
@@ -107,18 +108,18 @@ def _container(ctx: Context) -> dict[str, Any]:
         "command": ["python3", "-m", "phasewise_runtime.router"],
         "args": _arguments(ctx),
         "env": [
-            pods.field_env(contract.ENV_NAMESPACE, "metadata.namespace"),
-            pods.field_env(contract.ENV_POD_NAME, "metadata.name"),
+            pod_parts.field_env(contract.ENV_NAMESPACE, "metadata.namespace"),
+            pod_parts.field_env(contract.ENV_POD_NAME, "metadata.name"),
         ],
         "ports": [
             {"name": "http", "containerPort": contract.ROUTER_PORT, "protocol": "TCP"},
             {"name": "admin", "containerPort": contract.ROUTER_ADMIN_PORT, "protocol": "TCP"},
         ],
         "resources": resources.to_json() if resources else DEFAULT_RESOURCES,
-        "securityContext": pods.CONTAINER_SECURITY,
-        "startupProbe": pods.http_probe(contract.PATH_LIVE, "admin", period=1, failures=60),
-        "readinessProbe": pods.http_probe(contract.PATH_READY, "admin", period=2, failures=2),
-        "livenessProbe": pods.http_probe(contract.PATH_LIVE, "admin", period=10, failures=6),
+        "securityContext": pod_parts.CONTAINER_SECURITY,
+        "startupProbe": pod_parts.http_probe(contract.PATH_LIVE, "admin", period=1, failures=60),
+        "readinessProbe": pod_parts.http_probe(contract.PATH_READY, "admin", period=2, failures=2),
+        "livenessProbe": pod_parts.http_probe(contract.PATH_LIVE, "admin", period=10, failures=6),
         "volumeMounts": mounts,
     }
 
@@ -134,5 +135,5 @@ def _arguments(ctx: Context) -> list[str]:
         f"--itl-target-seconds={ctx.spec.slo.itl.seconds:g}",
     ]
     if ctx.spec.router.api_keys:
-        arguments.append(f"--api-keys-dir={pods.secret_dir('api-keys')}")
+        arguments.append(f"--api-keys-dir={pod_parts.secret_dir('api-keys')}")
     return arguments

@@ -37,6 +37,20 @@ def test_minimal_spec_has_the_documented_defaults() -> None:
     assert (spec.slo.attainment, spec.max_generation_seconds, spec.hold_seconds, spec.paused) == (95, 600, 30, False)
 
 
+def test_set_fields_are_those_that_say_something_else_than_their_default() -> None:
+    decode = {"replicas": {"min": 0}, "parallelism": {"tensor": 1}, "accelerator": {}, "resources": {"limits": {}}}
+    spec = InferenceServiceSpec.model_validate(
+        MINIMAL | {"decode": decode, "engine": {"args": {"enforce-eager": False}}}
+    )
+    assert spec.set_fields() == MINIMAL | {
+        "engine": {"args": {"enforce-eager": False}},
+        "decode": {"replicas": {"min": 0}},
+    }
+    assert spec.decode.set_fields("parallelism", "template") == {}
+    named = InferenceServiceSpec.model_validate(MINIMAL | {"imagePullSecrets": [{"name": "registry"}]})
+    assert named.set_fields("image_pull_secrets") == {"image_pull_secrets": [{"name": "registry"}]}
+
+
 def test_accelerator_without_a_resource_is_a_gpu() -> None:
     spec = InferenceServiceSpec.model_validate(MINIMAL | {"decode": {"accelerator": {}}})
     assert spec.decode.accelerator is not None

@@ -103,9 +103,21 @@ def test_a_changed_engine_comes_up_beside_the_old_which_then_goes(make_context: 
     updates = by_type(report.report(ctx, rolling, running, []))
     assert updates["Reconciling"] == ("True", "RollingOut")
     assert updates["Ready"][0] == "True", "the old pair goes on serving"
+    loading = observed(rolling, ready=2)
+    for new in rolling.engines:
+        loading.children["Deployment", f"chat-{new.role}-{new.revision}"]["status"]["readyReplicas"] = 0
+    assert make_plan(ctx, loading).write == (), "the old are not written again and again"
     both = observed(rolling, ready=2)
     done = make_plan(ctx, both)
     assert {m["metadata"]["labels"][contract.LABEL_ROLE] for m in done.remove} == {"prefill", "decode"}
+
+
+def test_a_longer_generation_is_written_to_the_deployments_that_run(make_context: MakeContext) -> None:
+    running = observed(make_plan(make_context(), Observed()), ready=2)
+    plan = make_plan(make_context(maxGenerationSeconds=900), running)
+    assert {m["kind"] for m in plan.write} == {"Deployment"}
+    assert {("Deployment", m["metadata"]["name"]) for m in plan.write} <= running.children.keys()
+    assert (plan.rollout.reason, plan.rollout.old, plan.remove) == ("", {}, ())
 
 
 def test_leaving_prefill_out_removes_its_children(make_context: MakeContext) -> None:

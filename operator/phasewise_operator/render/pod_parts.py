@@ -1,4 +1,4 @@
-"""Pieces that engine and router pods share: security context, probes, volumes. Pure."""
+"""Pieces that engine and router pods share: labels, security context, probes, volumes. Pure."""
 
 from __future__ import annotations
 
@@ -25,6 +25,19 @@ CONTAINER_SECURITY: Final[dict[str, Any]] = {
     "readOnlyRootFilesystem": True,
     "capabilities": {"drop": ["ALL"]},
 }
+
+
+def pod_labels(ctx: Context, role: str) -> dict[str, str]:
+    """Labels of every pod of a role. A key here changes the pod templates: it restarts all pods of all services when
+    the operator is upgraded. A label that pods do not need goes into children.child_labels."""
+    return {
+        contract.LABEL_MANAGED_BY: contract.MANAGED_BY,
+        contract.LABEL_NAME: "phasewise",
+        contract.LABEL_INSTANCE: ctx.name,
+        contract.LABEL_COMPONENT: role,
+        contract.LABEL_SERVICE: ctx.name,
+        contract.LABEL_ROLE: role,
+    }
 
 
 def http_probe(path: str, port: str, period: int, failures: int, timeout: int = 5) -> dict[str, Any]:
@@ -60,7 +73,7 @@ def mount(name: str, path: str, *, read_only: bool = False) -> dict[str, Any]:
 
 
 def secret_volume(name: str, ref: LocalRef) -> dict[str, Any]:
-    """Files readable by the pod's group alone."""
+    """Files that only the pod's group can read."""
     return {"name": name, "secret": {"secretName": ref.name, "defaultMode": 0o440}}
 
 
