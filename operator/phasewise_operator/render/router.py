@@ -1,4 +1,4 @@
-"""The router: its Deployment, the Service clients use, and the right to watch the service's pod_parts. Pure."""
+"""The router: its Deployment, the Service clients use, and the right to watch the service's pods. Pure."""
 
 from __future__ import annotations
 

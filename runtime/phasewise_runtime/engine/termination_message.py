@@ -1,4 +1,4 @@
-"""The pod's termination message: why the launcher ended, and the engine's last errors. Pure but for `write`.
+"""The pod's termination message: why the launcher ended, and the engine's last errors. Only `write` does I/O.
 
 Kubernetes shows it in the pod's status, so it is short, its first line is the reason, and no secret is in it.
 """
