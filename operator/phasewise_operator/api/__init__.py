@@ -5,19 +5,23 @@ The rest of the operator imports the models from here. Imports pydantic, duratio
 
 from phasewise_operator.api.base import ApiModel, LocalRef
 from phasewise_operator.api.durations import Duration, PositiveDuration
-from phasewise_operator.api.scaler import PoolScalerSpec, PoolScalerStatus, Role
-from phasewise_operator.api.spec import (
+from phasewise_operator.api.pool import (
     Accelerator,
+    Parallelism,
+    Pool,
+    PoolScalerSpec,
+    PoolScalerStatus,
+    Replicas,
+    Resources,
+    Role,
+)
+from phasewise_operator.api.spec import (
     ApiKeys,
     Engine,
     EngineType,
     ImagePullPolicy,
     InferenceServiceSpec,
     Model,
-    Parallelism,
-    Pool,
-    Replicas,
-    Resources,
     Router,
     Scaling,
     ScalingMode,

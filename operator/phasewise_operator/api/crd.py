@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel
 
 from phasewise_operator.api import rules
-from phasewise_operator.api.scaler import PoolScalerSpec, PoolScalerStatus
+from phasewise_operator.api.pool import PoolScalerSpec, PoolScalerStatus
 from phasewise_operator.api.schema import Schema, structural_schema
 from phasewise_operator.api.spec import InferenceServiceSpec
 from phasewise_operator.api.status import InferenceServiceStatus

@@ -12,16 +12,9 @@ from typing import Annotated, Any
 from pydantic import Field, WithJsonSchema
 
 from phasewise_operator.api import rules
-from phasewise_operator.api.base import (
-    RESOURCE_NAME,
-    ApiModel,
-    LocalRef,
-    PodTemplate,
-    Quantity,
-    StringMap,
-    with_rules,
-)
+from phasewise_operator.api.base import ApiModel, LocalRef, PodTemplate, with_rules
 from phasewise_operator.api.durations import Duration, PositiveDuration
+from phasewise_operator.api.pool import Pool, Resources
 from phasewise_runtime.engine.arguments import OWNED
 
 MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$"
@@ -127,81 +120,6 @@ class Slo(ApiModel):
     )
     attainment: int = Field(
         default=95, ge=50, le=100, description="Percentage of requests that must meet both targets."
-    )
-
-
-class Replicas(ApiModel):
-    """Bounds for the number of replicas."""
-
-    model_config = with_rules(rules.REPLICAS_ORDER)
-
-    min: int = Field(
-        default=1, ge=0, le=10000, description="Lowest number of replicas; what runs in scaling.mode Manual."
-    )
-    max: int | None = Field(
-        default=None,
-        ge=1,
-        le=10000,
-        description="Highest number of replicas. Left out: min, so the pool is not scaled.",
-    )
-
-
-class Accelerator(ApiModel):
-    """The accelerator of a pool's replicas."""
-
-    resource: str = Field(
-        default="nvidia.com/gpu",
-        max_length=317,
-        pattern=RESOURCE_NAME,
-        description="Extended resource that a replica asks for, tensor x pipeline times.",
-    )
-    node_selector: StringMap = Field(
-        default_factory=dict[str, str], description="Labels of the nodes that have the accelerator."
-    )
-
-
-ResourceList = Annotated[dict[str, Quantity], Field(max_length=16)]
-
-
-class Resources(ApiModel):
-    """CPU, memory and other resources; an accelerator follows from accelerator and parallelism."""
-
-    requests: ResourceList = Field(
-        default_factory=dict[str, int | str], description="What is set aside for a replica, such as cpu: 4."
-    )
-    limits: ResourceList = Field(
-        default_factory=dict[str, int | str], description="What a replica may use at most, such as memory: 32Gi."
-    )
-
-
-class Parallelism(ApiModel):
-    """How one replica is spread over accelerators."""
-
-    tensor: int = Field(default=1, ge=1, le=64, description="Tensor parallelism: accelerators that share each layer.")
-    pipeline: int = Field(
-        default=1, ge=1, le=64, description="Pipeline parallelism: groups of layers, one after another."
-    )
-
-    @property
-    def accelerators(self) -> int:
-        """Accelerators that one replica needs."""
-        return self.tensor * self.pipeline
-
-
-class Pool(ApiModel):
-    """A pool of equal engine replicas."""
-
-    model_config = with_rules(rules.ACCELERATOR_NOT_IN_RESOURCES, rules.GPU_NEEDS_ACCELERATOR)
-
-    replicas: Replicas = Field(default=Replicas(), description="Bounds for the number of replicas.")
-    accelerator: Accelerator | None = Field(default=None, description="Accelerator of a replica. Left out: CPU.")
-    resources: Resources | None = Field(
-        default=None, description="Resources of the engine container, less the accelerator."
-    )
-    parallelism: Parallelism = Field(default=Parallelism(), description="How one replica is spread over accelerators.")
-    template: PodTemplate | None = Field(
-        default=None,
-        description="Partial pod template merged into the one of Phasewise, whose container is named engine.",
     )
 
 

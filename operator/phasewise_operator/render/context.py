@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phasewise_operator.api.spec import InferenceServiceSpec, Pool
+from phasewise_operator.api.pool import Pool
+from phasewise_operator.api.spec import InferenceServiceSpec
 from phasewise_operator.kinds import INFERENCE_SERVICE, Manifest
 from phasewise_runtime import contract
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from phasewise_operator.api.spec import Pool
+from phasewise_operator.api.pool import Pool
 from phasewise_operator.kinds import DEPLOYMENT, Manifest
 from phasewise_operator.render import pods
 from phasewise_operator.render.context import Context, RenderError, gpus_per_replica, selector

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phasewise_operator.api.scaler import PoolScalerStatus
+from phasewise_operator.api.pool import PoolScalerStatus
 from phasewise_operator.kinds import POOL_SCALER, Manifest
 from phasewise_operator.render.context import Context, selector
 from phasewise_operator.render.stamp import stamp
