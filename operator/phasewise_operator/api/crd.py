@@ -78,7 +78,7 @@ INFERENCE_SERVICE: Final = Resource(
         Column("ITL", ".status.slo.itl.summary"),
         Column("Ready", _condition("status")),
         Column("Reason", _condition("reason")),
-        Column("URL", ".status.url"),
+        Column("URL", ".status.url", wide=True),
         AGE,
     ),
 )

@@ -39,6 +39,8 @@ class Replicas(ApiModel):
 class Accelerator(ApiModel):
     """The accelerator of a pool's replicas."""
 
+    model_config = with_rules(rules.EXTENDED_RESOURCE)
+
     resource: str = Field(
         default="nvidia.com/gpu",
         max_length=317,

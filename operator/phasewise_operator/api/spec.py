@@ -6,6 +6,7 @@ launcher's list of arguments.
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -13,10 +14,12 @@ from pydantic import Field, WithJsonSchema
 
 from phasewise_operator.api import rules
 from phasewise_operator.api.base import ApiModel, LocalRef, PodTemplate, with_rules
-from phasewise_operator.api.durations import Duration, PositiveDuration
+from phasewise_operator.api.durations import Duration, HoldDuration, MaxGenerationDuration, PositiveDuration
 from phasewise_operator.api.pool import Pool, Resources
 from phasewise_runtime.engine.arguments import OWNED
 
+DEFAULT_MAX_GENERATION = MaxGenerationDuration("10m")
+DEFAULT_HOLD = HoldDuration("30s")
 MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$"
 
 
@@ -98,7 +101,7 @@ class Engine(ApiModel):
 
     type: EngineType = Field(default=EngineType.VLLM, description="Inference engine.")
     image: str | None = Field(
-        default=None, min_length=1, max_length=512, description="Engine image. Left out: the operator's default."
+        default=None, max_length=512, pattern=r"^\S+$", description="Engine image. Left out: the operator's default."
     )
     image_pull_policy: ImagePullPolicy | None = Field(
         default=None, description="Pull policy of the engine image. Left out: the operator's default."
@@ -177,26 +180,63 @@ class InferenceServiceSpec(ApiModel):
     slo: Slo = Field(description="Latency targets that the pools are sized for.")
     prefill: Pool | None = Field(
         default=None,
-        description="Pool that computes the KV cache of prompts. Left out: decode replicas do both phases.",
+        description="Pool that computes the KV cache of prompts and hands it to the decode pool. Left out (aggregated "
+        "mode): there is no hand-over, and decode replicas do both phases.",
     )
-    decode: Pool = Field(description="Pool that generates tokens.")
+    decode: Pool = Field(
+        description="Pool that generates tokens. Without prefill (aggregated mode) these replicas do both phases: they "
+        "also compute the prompts, in chunks (chunked prefill) sized to slo.itl."
+    )
     router: Router = Field(default=Router(), description="The router: the OpenAI API in front of the pools.")
     scaling: Scaling = Field(default=Scaling(), description="How the pools are scaled.")
     paused: bool = Field(
         default=False, description="Leave everything as it is: no change is acted on until this is false."
     )
     image_pull_secrets: Annotated[list[LocalRef], Field(max_length=16)] = Field(
-        default_factory=list[LocalRef], description="Secrets for pulling the images of this service."
+        default_factory=list[LocalRef],
+        description="Secrets for pulling the images of this service.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
-    max_generation_seconds: int = Field(
-        default=600,
+    max_generation: MaxGenerationDuration | None = Field(
+        default=None,
+        description="Longest time that a generation may take, from 10s to 24h: a pod that is stopped waits this long "
+        "for those that it runs. Left out: 10m.",
+    )
+    hold: HoldDuration | None = Field(
+        default=None,
+        description="How long the router holds a request while no replica can take it, from 0s to 1h. Left out: 30s.",
+    )
+    stored_max_generation_seconds: int | None = Field(
+        default=None,
+        alias="maxGenerationSeconds",
         ge=10,
         le=86400,
-        description="Longest generation in seconds: a pod that goes away waits this long for it.",
+        description="Deprecated: write maxGeneration, such as 600s.",
+        json_schema_extra=rules.validations(rules.MAX_GENERATION_SECONDS),
     )
-    hold_seconds: int = Field(
-        default=30,
+    stored_hold_seconds: int | None = Field(
+        default=None,
+        alias="holdSeconds",
         ge=0,
         le=3600,
-        description="How long in seconds the router holds a request while no replica can take it.",
+        description="Deprecated: write hold, such as 30s.",
+        json_schema_extra=rules.validations(rules.HOLD_SECONDS),
     )
+
+    @property
+    def max_generation_seconds(self) -> int:
+        """Longest generation in seconds, rounded up because Kubernetes counts grace periods in whole ones."""
+        stored = self.stored_max_generation_seconds
+        return math.ceil(_effective_seconds(self.max_generation, stored, DEFAULT_MAX_GENERATION))
+
+    @property
+    def hold_seconds(self) -> float:
+        """How long the router holds a request, in seconds."""
+        return _effective_seconds(self.hold, self.stored_hold_seconds, DEFAULT_HOLD)
+
+
+def _effective_seconds(written: Duration | None, stored_seconds: int | None, default: Duration) -> float:
+    """Seconds of a renamed field; before the rename the API server stored its default in every object."""
+    if written is None and stored_seconds is not None:
+        return stored_seconds
+    return (written or default).seconds

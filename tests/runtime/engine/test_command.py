@@ -189,7 +189,7 @@ def test_what_phasewise_owns_is_refused_however_it_is_written(name: str, write: 
         ({"tensor-parallel-size": 2}, "parallelism.tensor"),
         ({"model": "x"}, "spec.model.uri"),
         ({"served-model-name": "x"}, "spec.model.name"),
-        ({"shutdown-timeout": 1}, "spec.maxGenerationSeconds"),
+        ({"shutdown-timeout": 1}, "spec.maxGeneration"),
         ({"hf-token": "x"}, "spec.model.secretRef"),
         ({"data-parallel-size": 2}, "replicas of spec.prefill"),
         ({"--dtype": "auto"}, "without dashes"),
