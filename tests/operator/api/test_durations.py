@@ -78,12 +78,7 @@ def test_a_sum_of_parts_is_their_sum(parts: list[tuple[int, str]]) -> None:
     assert Duration(text).seconds == pytest.approx(sum(number * UNITS[unit] for number, unit in parts))
 
 
-@given(st.from_regex(rules.DURATION_PATTERN, fullmatch=True).filter(lambda text: len(text) <= rules.DURATION_LENGTH))
-def test_no_duration_that_is_accepted_is_too_long_for_go_and_cel(text: str) -> None:
-    assert 0 <= Duration(text).seconds < GO_LONGEST_SECONDS
-
-
-def test_the_longest_sum_of_the_largest_numbers_fits_into_a_duration_of_go() -> None:
+def test_the_longest_text_is_a_duration_that_go_and_cel_can_hold() -> None:
     assert Duration("999999h999999h99999h").seconds < GO_LONGEST_SECONDS
     with pytest.raises(ValidationError):
         Duration("999999h999999h999999h")
