@@ -74,6 +74,7 @@ def test_engine_arguments_keep_their_type(value: object) -> None:
         ({"replica": 1}, "replica"),
         ({"decode": {"replicas": {"min": -1}}}, "decode.replicas.min"),
         ({"engine": {"type": "sglang"}}, "engine.type"),
+        ({"engine": {"image": " "}}, "engine.image"),
         ({"engine": {"args": {"name": {"nested": 1}}}}, "engine.args.name"),
         ({"model": {"uri": "Qwen/Qwen3-8B"}}, "model.uri"),
         ({"slo": {"ttft": "fast", "itl": "40ms"}}, "slo.ttft"),
