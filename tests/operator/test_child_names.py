@@ -23,8 +23,12 @@ DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 SPEC = InferenceServiceSpec.model_validate(minimal_spec())
 LONG = "team-search-production-llama-3-1-70b-instruct-long-context-v0001"[:63]
 REVISION = "0123456789"
-PARTS = [(contract.ROUTER,), ("engine",), *((role,) for role in contract.ENGINE_ROLES)]
-PARTS += [(role, revision) for role in contract.ENGINE_ROLES for revision in (REVISION, "abcdef0123")]
+PARTS = [
+    (contract.ROUTER,),
+    ("engine",),
+    *((role,) for role in contract.ENGINE_ROLES),
+    *((role, revision) for role in contract.ENGINE_ROLES for revision in (REVISION, "abcdef0123")),
+]
 
 service_names = st.from_regex(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
 names_that_begin_alike = st.from_regex(r"[-a-z0-9]{0,9}[a-z0-9]", fullmatch=True).map(lambda end: LONG[:53] + end)
