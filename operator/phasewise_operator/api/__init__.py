@@ -1,6 +1,6 @@
 """The API of Phasewise as pydantic models: the only source of ``crds/``.
 
-The rest of the operator imports the models from here. Imports pydantic, durationpy and the shared contract.
+Code outside imports a model from here or from its module.
 """
 
 from phasewise_operator.api.base import ApiModel, LocalRef

@@ -26,7 +26,10 @@ class Replicas(ApiModel):
     model_config = with_rules(rules.REPLICAS_ORDER)
 
     min: int = Field(
-        default=1, ge=0, le=10000, description="Lowest number of replicas; what runs in scaling.mode Manual."
+        default=1,
+        ge=0,
+        le=10000,
+        description="Lowest number of replicas; in scaling.mode Manual the number of replicas.",
     )
     max: int | None = Field(
         default=None,
@@ -45,7 +48,7 @@ class Accelerator(ApiModel):
         default="nvidia.com/gpu",
         max_length=317,
         pattern=RESOURCE_NAME,
-        description="Extended resource that a replica asks for, tensor x pipeline times.",
+        description="Extended resource that a replica requests: parallelism.tensor x parallelism.pipeline of it.",
     )
     node_selector: StringMap = Field(
         default_factory=dict[str, str], description="Labels of the nodes that have the accelerator."
@@ -59,10 +62,10 @@ class Resources(ApiModel):
     """CPU, memory and other resources; an accelerator follows from accelerator and parallelism."""
 
     requests: ResourceList = Field(
-        default_factory=dict[str, int | str], description="What is set aside for a replica, such as cpu: 4."
+        default_factory=dict[str, int | str], description="Resources reserved for a replica, such as cpu: 4."
     )
     limits: ResourceList = Field(
-        default_factory=dict[str, int | str], description="What a replica may use at most, such as memory: 32Gi."
+        default_factory=dict[str, int | str], description="Most that a replica may use, such as memory: 32Gi."
     )
 
 
@@ -71,7 +74,7 @@ class Parallelism(ApiModel):
 
     tensor: int = Field(default=1, ge=1, le=64, description="Tensor parallelism: accelerators that share each layer.")
     pipeline: int = Field(
-        default=1, ge=1, le=64, description="Pipeline parallelism: groups of layers, one after another."
+        default=1, ge=1, le=64, description="Pipeline parallelism: stages that each hold a part of the layers."
     )
 
     @property
@@ -86,14 +89,16 @@ class Pool(ApiModel):
     model_config = with_rules(rules.ACCELERATOR_NOT_IN_RESOURCES, rules.GPU_NEEDS_ACCELERATOR)
 
     replicas: Replicas = Field(default=Replicas(), description="Bounds for the number of replicas.")
-    accelerator: Accelerator | None = Field(default=None, description="Accelerator of a replica. Left out: CPU.")
+    accelerator: Accelerator | None = Field(
+        default=None, description="Accelerator of a replica. Left out: the engine runs on CPU."
+    )
     resources: Resources | None = Field(
-        default=None, description="Resources of the engine container, less the accelerator."
+        default=None, description="Resources of the engine container, without the accelerator."
     )
     parallelism: Parallelism = Field(default=Parallelism(), description="How one replica is spread over accelerators.")
     template: PodTemplate | None = Field(
         default=None,
-        description="Partial pod template merged into the one of Phasewise, whose container is named engine.",
+        description="Partial pod template, merged into the one that Phasewise renders. Its container is named engine.",
     )
 
 
@@ -109,14 +114,16 @@ class PoolScalerSpec(ApiModel):
 
     model_config = with_rules(rules.immutable("serviceRef"), rules.immutable("role"))
 
-    replicas: int = Field(ge=0, le=10000, description="Replicas asked for; the pool's bounds and budget still hold.")
+    replicas: int = Field(
+        ge=0, le=10000, description="Desired replicas. The pool's bounds and the GPU budget still apply."
+    )
     service_ref: LocalRef = Field(description="The InferenceService that the pool belongs to.")
     role: Role = Field(description="The pool: prefill or decode.")
 
 
 class PoolScalerStatus(ApiModel):
-    """What the pool has."""
+    """Size of the pool as the operator last observed it."""
 
-    observed_generation: int | None = Field(None, ge=0, description="metadata.generation that this is about.")
+    observed_generation: int | None = Field(None, ge=0, description="metadata.generation that this describes.")
     replicas: int | None = Field(None, ge=0, description="Replicas that the pool has.")
     selector: str | None = Field(None, description="Label selector of the pool's pods, for autoscalers.")

@@ -137,7 +137,7 @@ GPU_NEEDS_ACCELERATOR: Final = Rule(
     ".resources",
 )
 
-# --- the service as a whole --------------------------------------------------------------------------------
+# --- the service -------------------------------------------------------------------------------------------
 SAME_DEVICE: Final = Rule(
     "!has(self.prefill) || has(self.prefill.accelerator) == has(self.decode.accelerator)",
     "prefill and decode must both have an accelerator or both have none: the KV cache cannot pass between a GPU and a "

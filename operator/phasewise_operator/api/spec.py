@@ -1,7 +1,6 @@
 """``spec`` of an InferenceService: what the user asks for.
 
-The field descriptions are what ``kubectl explain`` shows. Imports pydantic, the rest of ``api`` and the
-launcher's list of arguments.
+The field descriptions are what ``kubectl explain`` shows.
 """
 
 from __future__ import annotations
@@ -136,11 +135,13 @@ class Router(ApiModel):
     """The router: the OpenAI API in front of the pools."""
 
     replicas: int = Field(default=2, ge=1, le=1000, description="Number of router replicas.")
-    api_keys: ApiKeys | None = Field(default=None, description="API keys asked of clients. Left out: none are asked.")
+    api_keys: ApiKeys | None = Field(
+        default=None, description="API keys that clients must send. Left out: no key is needed."
+    )
     resources: Resources | None = Field(default=None, description="Resources of the router container.")
     template: PodTemplate | None = Field(
         default=None,
-        description="Partial pod template merged into the one of Phasewise, whose container is named router.",
+        description="Partial pod template, merged into the one that Phasewise renders. Its container is named router.",
     )
 
 
@@ -149,18 +150,18 @@ class Scaling(ApiModel):
 
     mode: ScalingMode = Field(
         default=ScalingMode.AUTO,
-        description="Auto: Phasewise sizes the pools. External: a PoolScaler for each pool is scaled by an autoscaler. "
-        "Manual: replicas.min.",
+        description="Auto: Phasewise sizes the pools. External: an autoscaler scales the PoolScaler of each pool. "
+        "Manual: each pool has replicas.min.",
     )
     gpu_budget: int | None = Field(
         default=None,
         ge=1,
         le=1000000,
-        description="Accelerators that both pools may hold together. Left out: no bound.",
+        description="Most accelerators that both pools may use together. Left out: no bound.",
     )
     scale_down_stabilization: Duration = Field(
         default=Duration("300s"),
-        description="How long fewer replicas must have been enough before some are taken away.",
+        description="How long fewer replicas must have been sufficient before a pool is scaled down.",
     )
 
 
@@ -189,9 +190,7 @@ class InferenceServiceSpec(ApiModel):
     )
     router: Router = Field(default=Router(), description="The router: the OpenAI API in front of the pools.")
     scaling: Scaling = Field(default=Scaling(), description="How the pools are scaled.")
-    paused: bool = Field(
-        default=False, description="Leave everything as it is: no change is acted on until this is false."
-    )
+    paused: bool = Field(default=False, description="While true the operator changes nothing of this service.")
     image_pull_secrets: Annotated[list[LocalRef], Field(max_length=16)] = Field(
         default_factory=list[LocalRef],
         description="Secrets for pulling the images of this service.",

@@ -95,7 +95,7 @@ def test_prefill_has_no_default_so_that_it_can_be_left_out() -> None:
     assert spec["required"] == ["model", "slo", "decode"]
 
 
-def test_defaults_are_whole_because_rules_read_their_children() -> None:
+def test_defaults_of_objects_are_complete_because_rules_read_their_fields() -> None:
     spec = schema_of(crd.INFERENCE_SERVICE)["properties"]["spec"]["properties"]
     pool = spec["decode"]["properties"]
     assert pool["replicas"]["default"] == {"min": 1}
