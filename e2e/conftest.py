@@ -29,6 +29,7 @@ WENT_WELL = '"outcome": "ok"'
 """In a router's line of a request."""
 FILES = (
     "test_crds",
+    "test_stored_objects",
     "test_chart",
     "test_judged",
     "test_scaling",

@@ -31,23 +31,22 @@ ENGINE_ARGS = SPEC_SCHEMA["properties"]["engine"]["properties"]["args"]
 TABLE: dict[str, Any] = yaml.safe_load((ROOT / "tests/operator/api/refused.yaml").read_text())
 
 
-def copied(manifest: dict[str, Any]) -> dict[str, Any]:
+def copied(manifest: dict[str, Any], group: str = COPY_GROUP) -> dict[str, Any]:
     """The same CRD or object under the copy's group and names; an object of another group as it is."""
     if manifest["kind"] == "CustomResourceDefinition":
-        return copied_crd(manifest)
+        return copied_crd(manifest, group)
     if not manifest["apiVersion"].startswith(f"{GROUP}/"):
         return manifest
-    return manifest | {"apiVersion": f"{COPY_GROUP}/v1alpha1", "kind": COPY + manifest["kind"]}
+    return manifest | {"apiVersion": f"{group}/v1alpha1", "kind": COPY + manifest["kind"]}
 
 
-def copied_crd(manifest: dict[str, Any]) -> dict[str, Any]:
+def copied_crd(manifest: dict[str, Any], group: str) -> dict[str, Any]:
     names = manifest["spec"]["names"]
     kinds = {key: COPY + names[key] for key in ("kind", "listKind")}
     words = {key: COPY.lower() + names[key] for key in ("plural", "singular")}
-    name = f"{words['plural']}.{COPY_GROUP}"
     return manifest | {
-        "metadata": {"name": name},
-        "spec": manifest["spec"] | {"group": COPY_GROUP, "names": kinds | words},
+        "metadata": {"name": f"{words['plural']}.{group}"},
+        "spec": manifest["spec"] | {"group": group, "names": kinds | words},
     }
 
 
@@ -137,6 +136,7 @@ def test_the_base_of_the_table_is_accepted_with_the_documented_defaults(api: cli
     assert spec["decode"]["accelerator"] == {"resource": "nvidia.com/gpu"}
     assert spec["router"] == {"replicas": 2}
     assert spec["scaling"] == {"mode": "Auto", "scaleDownStabilization": "300s"}
+    assert spec.keys() & {"maxGeneration", "hold", "maxGenerationSeconds", "holdSeconds"} == set()
     assert "prefill" not in dry_run(api, merged(TABLE["base"], {"spec": {"prefill": None}}))["spec"]
 
 

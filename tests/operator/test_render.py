@@ -131,7 +131,7 @@ def test_a_secret_is_mounted_and_never_in_the_environment(make_context: MakeCont
 
 
 def test_grace_covers_the_longest_generation(make_context: MakeContext) -> None:
-    pod = engine_template(make_context(maxGenerationSeconds=900), "decode").template["spec"]
+    pod = engine_template(make_context(maxGeneration="15m"), "decode").template["spec"]
     assert pod["terminationGracePeriodSeconds"] > 900 + 30
 
 

@@ -10,7 +10,7 @@ import pytest
 from pydantic import Field
 from tests.operator.golden_specs import GPU, SHAPES
 
-from phasewise_operator.api.spec import Parallelism
+from phasewise_operator.api.pool import Parallelism
 from phasewise_operator.render import engine
 from phasewise_operator.render.context import Context
 from phasewise_operator.render.engine import engine_template
@@ -105,7 +105,7 @@ def test_an_empty_value_in_a_pod_template_counts_since_it_may_replace_one_of_our
 
 AGGREGATED: dict[str, Any] = {"prefill": None, "decode": GPU}
 IN_PLACE: list[dict[str, Any]] = [
-    {"maxGenerationSeconds": 900},
+    {"maxGeneration": "15m"},
     {"slo": {"ttft": "500ms", "itl": "80ms"}},
     {"engine": {"imagePullPolicy": "Always"}},
 ]
@@ -125,7 +125,7 @@ CHANGES: list[tuple[str, dict[str, Any], bool, bool]] = [
     ("replicas", {"decode": {"replicas": {"min": 3, "max": 4}}}, False, False),
     ("targets", {"slo": {"ttft": "1s", "itl": "80ms"}}, False, False),
     ("router", {"router": {"replicas": 5}}, False, False),
-    ("longest generation", {"maxGenerationSeconds": 900}, False, False),
+    ("longest generation", {"maxGeneration": "15m"}, False, False),
     ("name that clients send", {"model": {"uri": "hf://org/llama", "name": "other"}}, True, False),
     ("secret", {"model": {"uri": "hf://org/llama", "name": "llama", "secretRef": {"name": "token"}}}, True, False),
     ("pull secret", {"imagePullSecrets": [{"name": "registry"}]}, True, False),

@@ -1,23 +1,27 @@
 """The API of Phasewise as pydantic models: the only source of ``crds/``.
 
-The rest of the operator imports the models from here. Imports pydantic, durationpy and the shared contract.
+Code outside imports a model from here or from its module.
 """
 
 from phasewise_operator.api.base import ApiModel, LocalRef
 from phasewise_operator.api.durations import Duration, PositiveDuration
-from phasewise_operator.api.scaler import PoolScalerSpec, PoolScalerStatus, Role
-from phasewise_operator.api.spec import (
+from phasewise_operator.api.pool import (
     Accelerator,
+    Parallelism,
+    Pool,
+    PoolScalerSpec,
+    PoolScalerStatus,
+    Replicas,
+    Resources,
+    Role,
+)
+from phasewise_operator.api.spec import (
     ApiKeys,
     Engine,
     EngineType,
     ImagePullPolicy,
     InferenceServiceSpec,
     Model,
-    Parallelism,
-    Pool,
-    Replicas,
-    Resources,
     Router,
     Scaling,
     ScalingMode,

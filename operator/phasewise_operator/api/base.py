@@ -1,7 +1,4 @@
-"""What every model of the API shares: the pydantic settings, small field types and how a schema carries CEL rules.
-
-Lowest module of ``api``; imports pydantic and ``rules`` only.
-"""
+"""What every model of the API shares: the pydantic settings, small field types and how a schema carries CEL rules."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema
 from pydantic.alias_generators import to_camel
 from pydantic_core import to_jsonable_python
 
-from phasewise_operator.api.rules import QUANTITY, QUANTITY_PATTERN, Rule
+from phasewise_operator.api.rules import QUANTITY, QUANTITY_PATTERN, Rule, validations
 
 DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 RESOURCE_NAME = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
@@ -46,9 +43,7 @@ class ApiModel(BaseModel):
 
 def with_rules(*rules: Rule) -> ConfigDict:
     """Return a model's settings with CEL rules on its schema."""
-    return ConfigDict(
-        json_schema_extra={"x-kubernetes-validations": [dict[str, JsonValue](r.to_schema()) for r in rules]}
-    )
+    return ConfigDict(json_schema_extra=validations(*rules))
 
 
 class LocalRef(ApiModel):

@@ -17,7 +17,7 @@ import yaml
 from pydantic import BaseModel
 
 from phasewise_operator.api import rules
-from phasewise_operator.api.scaler import PoolScalerSpec, PoolScalerStatus
+from phasewise_operator.api.pool import PoolScalerSpec, PoolScalerStatus
 from phasewise_operator.api.schema import Schema, structural_schema
 from phasewise_operator.api.spec import InferenceServiceSpec
 from phasewise_operator.api.status import InferenceServiceStatus
@@ -80,7 +80,7 @@ INFERENCE_SERVICE: Final = Resource(
         Column("ITL", ".status.slo.itl.summary"),
         Column("Ready", _condition("status")),
         Column("Reason", _condition("reason")),
-        Column("URL", ".status.url"),
+        Column("URL", ".status.url", wide=True),
         AGE,
     ),
 )

@@ -1,6 +1,6 @@
 """CEL rules of the custom resources: what a schema alone cannot say, with messages that say what to write instead.
 
-Pure text; imports only the launcher's list of arguments. The API server evaluates these; names are the JSON names.
+Pure text. The API server evaluates these; names are the JSON names.
 A property name that is no CEL identifier is escaped (``a-b`` is ``a__dash__b``).
 """
 
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
+
+from pydantic import JsonValue
 
 from phasewise_runtime.engine.arguments import OWNED
 
@@ -26,14 +28,24 @@ class Rule:
         return schema | {"fieldPath": self.field_path} if self.field_path else schema
 
 
-DURATION_PATTERN: Final = r"^[0-9]{1,6}(\.[0-9]{1,3})?(ms|s|m|h)$"
-DURATION: Final = Rule(
-    f"self.matches(r'{DURATION_PATTERN}')", "write a number and a unit (ms, s, m or h), such as 500ms, 1.5s or 2m"
-)
-POSITIVE_DURATION: Final = Rule(
-    f"self.matches(r'{DURATION_PATTERN}') && duration(self) > duration('0s')",
-    "write a number above zero and a unit (ms, s, m or h), such as 500ms, 1.5s or 2m",
-)
+def validations(*rules: Rule) -> dict[str, JsonValue]:
+    """Return the part of a schema that carries rules."""
+    return {"x-kubernetes-validations": [dict[str, JsonValue](rule.to_schema()) for rule in rules]}
+
+
+# Six digits and this length keep every sum below the 292 years that Go's durations hold: CEL would fail on more.
+DURATION_PATTERN: Final = "^(0|(([0-9]{1,6}([.][0-9]{0,9})?|[.][0-9]{1,9})(ns|us|\u00b5s|\u03bcs|ms|s|m|h))+)$"
+DURATION_LENGTH: Final = 20
+
+
+def duration_between(lowest: str | None, highest: str | None, message: str) -> Rule:
+    """Return a rule for a text: it is a duration within these bounds, where there are any."""
+    checks = [f"self.matches('{DURATION_PATTERN}')"]
+    checks += [f"duration(self) >= duration('{lowest}')"] if lowest else []
+    checks += [f"duration(self) <= duration('{highest}')"] if highest else []
+    return Rule(" && ".join(checks), message)
+
+
 QUANTITY_PATTERN: Final = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
 QUANTITY: Final = Rule(
     f"type(self) == int || string(self).matches(r'{QUANTITY_PATTERN}')",
@@ -41,16 +53,23 @@ QUANTITY: Final = Rule(
 )
 
 # --- metadata ----------------------------------------------------------------------------------------------
-# Children are named <service>-<role>-<revision> and pods add a suffix: 40 leaves room within a label's 63.
 NAME_LENGTH: Final = Rule(
-    "self.metadata.name.size() <= 40",
-    "metadata.name must have at most 40 characters, because the names of pods and Services are made from it",
+    "self.metadata.name.size() <= 63",
+    "metadata.name must have at most 63 characters, because it is the name of a Service and the value of labels",
 )
 NAME_SHAPE: Final = Rule(
     "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
     "metadata.name must be lower case letters, digits and '-', begin with a letter and not end with '-', "
     "because a Service is named after it",
 )
+
+# --- renamed fields ----------------------------------------------------------------------------------------
+# Always refused, and yet stored objects can be edited: since Kubernetes 1.30 the API server only warns where the value
+# of the field is the stored one and the rule does not read oldSelf (validation ratcheting).
+MAX_GENERATION_SECONDS: Final = Rule(
+    "false", "maxGenerationSeconds was renamed: write maxGeneration with a unit, such as maxGeneration: 600s"
+)
+HOLD_SECONDS: Final = Rule("false", "holdSeconds was renamed: write hold with a unit, such as hold: 30s")
 
 # --- model -------------------------------------------------------------------------------------------------
 MODEL_URI_PATTERN: Final = "^(hf|s3|pvc|oci|file)://.+$"
@@ -95,6 +114,12 @@ ENGINE_ARGS: Final = tuple(
 REPLICAS_ORDER: Final = Rule(
     "!has(self.max) || self.min <= self.max", "replicas.min is above replicas.max: lower min or raise max"
 )
+EXTENDED_RESOURCE: Final = Rule(
+    "self.resource.contains('/') && !self.resource.contains('kubernetes.io/')",
+    "accelerator.resource must be the extended resource of a device plugin, such as nvidia.com/gpu: write cpu and "
+    "memory in resources",
+    ".resource",
+)
 ACCELERATOR_NOT_IN_RESOURCES: Final = Rule(
     "!has(self.accelerator) || !has(self.resources) || ("
     "(!has(self.resources.requests) || !(self.accelerator.resource in self.resources.requests)) && "
@@ -112,7 +137,7 @@ GPU_NEEDS_ACCELERATOR: Final = Rule(
     ".resources",
 )
 
-# --- the service as a whole --------------------------------------------------------------------------------
+# --- the service -------------------------------------------------------------------------------------------
 SAME_DEVICE: Final = Rule(
     "!has(self.prefill) || has(self.prefill.accelerator) == has(self.decode.accelerator)",
     "prefill and decode must both have an accelerator or both have none: the KV cache cannot pass between a GPU and a "

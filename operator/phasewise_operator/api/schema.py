@@ -1,7 +1,7 @@
 """Structural schemas, the dialect that the API server accepts, from pydantic models.
 
 Raw pydantic schemas are refused by the API server ($ref, anyOf with null, additionalProperties beside properties) or
-lose parts silently (const). What cannot be carried over raises here instead. Pure; imports pydantic only.
+lose parts silently (const). What cannot be carried over raises here instead.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _without_null_defaults(schema: Schema) -> Schema:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Drop null members: inside a whole default they would stand for fields that are left out."""
+    """Drop null members: in the default of an object they would stand for fields that are left out."""
     if isinstance(value, dict):
         members = cast("dict[str, Any]", value)
         return {k: _without_nulls(v) for k, v in members.items() if v not in (None, {}, [])}

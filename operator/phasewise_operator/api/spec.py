@@ -1,29 +1,24 @@
 """``spec`` of an InferenceService: what the user asks for.
 
-The field descriptions are what ``kubectl explain`` shows. Imports pydantic, the rest of ``api`` and the
-launcher's list of arguments.
+The field descriptions are what ``kubectl explain`` shows.
 """
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
 
 from phasewise_operator.api import rules
-from phasewise_operator.api.base import (
-    RESOURCE_NAME,
-    ApiModel,
-    LocalRef,
-    PodTemplate,
-    Quantity,
-    StringMap,
-    with_rules,
-)
-from phasewise_operator.api.durations import Duration, PositiveDuration
+from phasewise_operator.api.base import ApiModel, LocalRef, PodTemplate, with_rules
+from phasewise_operator.api.durations import Duration, HoldDuration, MaxGenerationDuration, PositiveDuration
+from phasewise_operator.api.pool import Pool, Resources
 from phasewise_runtime.engine.arguments import OWNED
 
+DEFAULT_MAX_GENERATION = MaxGenerationDuration("10m")
+DEFAULT_HOLD = HoldDuration("30s")
 MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$"
 
 
@@ -105,7 +100,7 @@ class Engine(ApiModel):
 
     type: EngineType = Field(default=EngineType.VLLM, description="Inference engine.")
     image: str | None = Field(
-        default=None, min_length=1, max_length=512, description="Engine image. Left out: the operator's default."
+        default=None, max_length=512, pattern=r"^\S+$", description="Engine image. Left out: the operator's default."
     )
     image_pull_policy: ImagePullPolicy | None = Field(
         default=None, description="Pull policy of the engine image. Left out: the operator's default."
@@ -130,81 +125,6 @@ class Slo(ApiModel):
     )
 
 
-class Replicas(ApiModel):
-    """Bounds for the number of replicas."""
-
-    model_config = with_rules(rules.REPLICAS_ORDER)
-
-    min: int = Field(
-        default=1, ge=0, le=10000, description="Lowest number of replicas; what runs in scaling.mode Manual."
-    )
-    max: int | None = Field(
-        default=None,
-        ge=1,
-        le=10000,
-        description="Highest number of replicas. Left out: min, so the pool is not scaled.",
-    )
-
-
-class Accelerator(ApiModel):
-    """The accelerator of a pool's replicas."""
-
-    resource: str = Field(
-        default="nvidia.com/gpu",
-        max_length=317,
-        pattern=RESOURCE_NAME,
-        description="Extended resource that a replica asks for, tensor x pipeline times.",
-    )
-    node_selector: StringMap = Field(
-        default_factory=dict[str, str], description="Labels of the nodes that have the accelerator."
-    )
-
-
-ResourceList = Annotated[dict[str, Quantity], Field(max_length=16)]
-
-
-class Resources(ApiModel):
-    """CPU, memory and other resources; an accelerator follows from accelerator and parallelism."""
-
-    requests: ResourceList = Field(
-        default_factory=dict[str, int | str], description="What is set aside for a replica, such as cpu: 4."
-    )
-    limits: ResourceList = Field(
-        default_factory=dict[str, int | str], description="What a replica may use at most, such as memory: 32Gi."
-    )
-
-
-class Parallelism(ApiModel):
-    """How one replica is spread over accelerators."""
-
-    tensor: int = Field(default=1, ge=1, le=64, description="Tensor parallelism: accelerators that share each layer.")
-    pipeline: int = Field(
-        default=1, ge=1, le=64, description="Pipeline parallelism: groups of layers, one after another."
-    )
-
-    @property
-    def accelerators(self) -> int:
-        """Accelerators that one replica needs."""
-        return self.tensor * self.pipeline
-
-
-class Pool(ApiModel):
-    """A pool of equal engine replicas."""
-
-    model_config = with_rules(rules.ACCELERATOR_NOT_IN_RESOURCES, rules.GPU_NEEDS_ACCELERATOR)
-
-    replicas: Replicas = Field(default=Replicas(), description="Bounds for the number of replicas.")
-    accelerator: Accelerator | None = Field(default=None, description="Accelerator of a replica. Left out: CPU.")
-    resources: Resources | None = Field(
-        default=None, description="Resources of the engine container, less the accelerator."
-    )
-    parallelism: Parallelism = Field(default=Parallelism(), description="How one replica is spread over accelerators.")
-    template: PodTemplate | None = Field(
-        default=None,
-        description="Partial pod template merged into the one of Phasewise, whose container is named engine.",
-    )
-
-
 class ApiKeys(ApiModel):
     """API keys that the router accepts."""
 
@@ -215,11 +135,13 @@ class Router(ApiModel):
     """The router: the OpenAI API in front of the pools."""
 
     replicas: int = Field(default=2, ge=1, le=1000, description="Number of router replicas.")
-    api_keys: ApiKeys | None = Field(default=None, description="API keys asked of clients. Left out: none are asked.")
+    api_keys: ApiKeys | None = Field(
+        default=None, description="API keys that clients must send. Left out: no key is needed."
+    )
     resources: Resources | None = Field(default=None, description="Resources of the router container.")
     template: PodTemplate | None = Field(
         default=None,
-        description="Partial pod template merged into the one of Phasewise, whose container is named router.",
+        description="Partial pod template, merged into the one that Phasewise renders. Its container is named router.",
     )
 
 
@@ -228,18 +150,18 @@ class Scaling(ApiModel):
 
     mode: ScalingMode = Field(
         default=ScalingMode.AUTO,
-        description="Auto: Phasewise sizes the pools. External: a PoolScaler for each pool is scaled by an autoscaler. "
-        "Manual: replicas.min.",
+        description="Auto: Phasewise sizes the pools. External: an autoscaler scales the PoolScaler of each pool. "
+        "Manual: each pool has replicas.min.",
     )
     gpu_budget: int | None = Field(
         default=None,
         ge=1,
         le=1000000,
-        description="Accelerators that both pools may hold together. Left out: no bound.",
+        description="Most accelerators that both pools may use together. Left out: no bound.",
     )
     scale_down_stabilization: Duration = Field(
         default=Duration("300s"),
-        description="How long fewer replicas must have been enough before some are taken away.",
+        description="How long fewer replicas must have been sufficient before a pool is scaled down.",
     )
 
 
@@ -259,26 +181,61 @@ class InferenceServiceSpec(ApiModel):
     slo: Slo = Field(description="Latency targets that the pools are sized for.")
     prefill: Pool | None = Field(
         default=None,
-        description="Pool that computes the KV cache of prompts. Left out: decode replicas do both phases.",
+        description="Pool that computes the KV cache of prompts and hands it to the decode pool. Left out (aggregated "
+        "mode): there is no hand-over, and decode replicas do both phases.",
     )
-    decode: Pool = Field(description="Pool that generates tokens.")
+    decode: Pool = Field(
+        description="Pool that generates tokens. Without prefill (aggregated mode) these replicas do both phases: they "
+        "also compute the prompts, in chunks (chunked prefill) sized to slo.itl."
+    )
     router: Router = Field(default=Router(), description="The router: the OpenAI API in front of the pools.")
     scaling: Scaling = Field(default=Scaling(), description="How the pools are scaled.")
-    paused: bool = Field(
-        default=False, description="Leave everything as it is: no change is acted on until this is false."
-    )
+    paused: bool = Field(default=False, description="While true the operator changes nothing of this service.")
     image_pull_secrets: Annotated[list[LocalRef], Field(max_length=16)] = Field(
-        default_factory=list[LocalRef], description="Secrets for pulling the images of this service."
+        default_factory=list[LocalRef],
+        description="Secrets for pulling the images of this service.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
-    max_generation_seconds: int = Field(
-        default=600,
+    max_generation: MaxGenerationDuration | None = Field(
+        default=None,
+        description="Longest time that a generation may take, from 10s to 24h: a pod that is stopped waits this long "
+        "for those that it runs. Left out: 10m.",
+    )
+    hold: HoldDuration | None = Field(
+        default=None,
+        description="How long the router holds a request while no replica can take it, from 0s to 1h. Left out: 30s.",
+    )
+    stored_max_generation_seconds: int | None = Field(
+        default=None,
+        alias="maxGenerationSeconds",
         ge=10,
         le=86400,
-        description="Longest generation in seconds: a pod that goes away waits this long for it.",
+        description="Deprecated: write maxGeneration, such as 600s.",
+        json_schema_extra=rules.validations(rules.MAX_GENERATION_SECONDS),
     )
-    hold_seconds: int = Field(
-        default=30,
+    stored_hold_seconds: int | None = Field(
+        default=None,
+        alias="holdSeconds",
         ge=0,
         le=3600,
-        description="How long in seconds the router holds a request while no replica can take it.",
+        description="Deprecated: write hold, such as 30s.",
+        json_schema_extra=rules.validations(rules.HOLD_SECONDS),
     )
+
+    @property
+    def max_generation_seconds(self) -> int:
+        """Longest generation in seconds, rounded up because Kubernetes counts grace periods in whole ones."""
+        stored = self.stored_max_generation_seconds
+        return math.ceil(_effective_seconds(self.max_generation, stored, DEFAULT_MAX_GENERATION))
+
+    @property
+    def hold_seconds(self) -> float:
+        """How long the router holds a request, in seconds."""
+        return _effective_seconds(self.hold, self.stored_hold_seconds, DEFAULT_HOLD)
+
+
+def _effective_seconds(written: Duration | None, stored_seconds: int | None, default: Duration) -> float:
+    """Seconds of a renamed field; before the rename the API server stored its default in every object."""
+    if written is None and stored_seconds is not None:
+        return stored_seconds
+    return (written or default).seconds

@@ -1,7 +1,4 @@
-"""``status`` of an InferenceService: what the operator reports. No field that nothing writes.
-
-Imports pydantic and the rest of ``api`` only.
-"""
+"""``status`` of an InferenceService: what the operator reports. No field that nothing writes."""
 
 from __future__ import annotations
 
@@ -34,11 +31,11 @@ class Condition(ApiModel):
         min_length=1,
         max_length=1024,
         pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
-        description="Why, in one word.",
+        description="Reason in one word.",
     )
-    message: str = Field(max_length=32768, description="Why, for people, and what to do.")
+    message: str = Field(max_length=32768, description="Explanation for people, and what to do.")
     last_transition_time: Time = Field(description="When status last changed.")
-    observed_generation: int | None = Field(default=None, ge=0, description="metadata.generation that this is about.")
+    observed_generation: int | None = Field(default=None, ge=0, description="metadata.generation that this describes.")
 
 
 class ModelStatus(ApiModel):
@@ -50,28 +47,32 @@ class ModelStatus(ApiModel):
 class RoleStatus(ApiModel):
     """A pool of engine replicas."""
 
-    desired: int = Field(ge=0, description="Replicas that are desired.")
+    desired: int = Field(ge=0, description="Replicas that the pool should have.")
     ready: int = Field(ge=0, description="Replicas that are ready.")
     pending: int = Field(ge=0, description="Replicas that cannot be scheduled or are starting.")
     revision: str = Field(description="Revision of the pool's pods.")
-    summary: str = Field(description="Ready and desired replicas in one text, such as 1/2.")
-    reason: str | None = Field(default=None, description="Why the pool has this size, in one word.")
+    summary: str = Field(description="Ready and desired replicas, such as 1/2.")
+    reason: str | None = Field(default=None, description="Reason for the pool's size, in one word.")
 
 
 class RouterStatus(ApiModel):
     """The router's replicas."""
 
-    replicas: int = Field(ge=0, description="Replicas that are desired.")
+    replicas: int = Field(ge=0, description="Replicas that the router should have.")
     ready: int = Field(ge=0, description="Replicas that are ready.")
 
 
 class SloMeasure(ApiModel):
     """One latency target and what was measured."""
 
-    target: Duration = Field(description="The target.")
-    measured: Duration | None = Field(default=None, description="What was measured. Absent while there is no evidence.")
+    target: Duration = Field(description="Target in the spec.")
+    measured: Duration | None = Field(
+        default=None, description="Latency that slo.attainment percent of requests met. Absent until it was measured."
+    )
     last_sample_time: Time | None = Field(default=None, description="When it was last measured.")
-    summary: str = Field(description="Measured and target in one text, such as 430ms/500ms; '-' where not known.")
+    summary: str = Field(
+        description="Measured latency and target, such as 430ms/500ms; -/500ms where nothing was measured."
+    )
 
 
 class SloStatus(ApiModel):
@@ -88,8 +89,8 @@ class ScalingDecision(ApiModel):
     role: str = Field(description="The pool: prefill or decode.")
     before: int = Field(ge=0, serialization_alias="from", validation_alias="from", description="Replicas before.")
     to: int = Field(ge=0, description="Replicas after.")
-    reason: str = Field(description="Why, in one word.")
-    message: str = Field(max_length=1024, description="Why, for people: the figures that decided.")
+    reason: str = Field(description="Reason in one word.")
+    message: str = Field(max_length=1024, description="Explanation for people, with the figures behind the decision.")
 
 
 class ScalingStatus(ApiModel):
@@ -101,9 +102,9 @@ class ScalingStatus(ApiModel):
 
 
 class InferenceServiceStatus(ApiModel):
-    """What the operator last saw and did."""
+    """State of the service as the operator last observed it."""
 
-    observed_generation: int | None = Field(default=None, ge=0, description="metadata.generation that this is about.")
+    observed_generation: int | None = Field(default=None, ge=0, description="metadata.generation that this describes.")
     conditions: list[Condition] = Field(
         default_factory=list[Condition],
         description="State by aspect: Ready, its parts, Reconciling and Stalled.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from phasewise_operator.api.scaler import PoolScalerStatus
+from phasewise_operator.api.pool import PoolScalerStatus
 from phasewise_operator.kinds import DISRUPTION_BUDGET, POOL_SCALER, SERVICE_ACCOUNT, Manifest
 from phasewise_operator.render.context import Context, digest, role_labels, selector
 from phasewise_operator.render.router import router_children

@@ -7,9 +7,13 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from phasewise_operator.api.spec import InferenceServiceSpec, Pool
+from phasewise_operator.api.pool import Pool
+from phasewise_operator.api.spec import InferenceServiceSpec
 from phasewise_operator.kinds import INFERENCE_SERVICE, Manifest
 from phasewise_runtime import contract
+
+MAX_NAME = 63
+"""Characters in the name of a Service, and in a label's value."""
 
 
 class RenderError(ValueError):
@@ -66,7 +70,17 @@ class Context:
         return {role: pool for role, pool in pools.items() if pool is not None}
 
     def child_name(self, *parts: str) -> str:
-        return "-".join((self.name, *parts))
+        """Name of a child: the service's name and the parts, a DNS label, which every kind of child may have.
+
+        A name that is too long keeps its parts; the service's name is cut and gets a hash, so that the children of two
+        services whose names begin alike do not meet. Kubernetes cuts the names of pods by itself: 58 characters of
+        Deployment and ReplicaSet, and 5 random ones. So pods are found by label, never by name.
+        """
+        suffix = "".join(f"-{part}" for part in parts)
+        if len(self.name) + len(suffix) <= MAX_NAME:
+            return self.name + suffix
+        suffix = f"-{hashlib.sha256(self.name.encode()).hexdigest()[:8]}{suffix}"
+        return self.name[: MAX_NAME - len(suffix)].rstrip("-") + suffix
 
     def owner(self) -> Manifest:
         """The owner reference by which Kubernetes' garbage collector removes children after the service."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from phasewise_operator.api.spec import Pool
+from phasewise_operator.api.pool import Pool
 from phasewise_operator.kinds import DEPLOYMENT, Manifest
 from phasewise_operator.render import pod_parts
 from phasewise_operator.render.context import Context, RenderError, digest, gpus_per_replica, role_labels, selector

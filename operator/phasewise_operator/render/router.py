@@ -130,7 +130,7 @@ def _arguments(ctx: Context) -> list[str]:
         f"--model-name={ctx.model_name}",
         "--disaggregated" if ctx.disaggregated else "--no-disaggregated",
         f"--max-generation-seconds={ctx.spec.max_generation_seconds}",
-        f"--hold-seconds={ctx.spec.hold_seconds}",
+        f"--hold-seconds={ctx.spec.hold_seconds:g}",
         f"--ttft-target-seconds={ctx.spec.slo.ttft.seconds:g}",
         f"--itl-target-seconds={ctx.spec.slo.itl.seconds:g}",
     ]

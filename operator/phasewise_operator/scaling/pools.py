@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from phasewise_operator.api.spec import Replicas
+from phasewise_operator.api.pool import Replicas
 from phasewise_operator.observed import Observed, PodView, Workload
 from phasewise_operator.render.context import Context, gpus_per_replica
 from phasewise_operator.scaling.types import PoolState, SloTargets

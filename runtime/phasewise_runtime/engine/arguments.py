@@ -37,7 +37,7 @@ OWNED: Final[Mapping[str, str]] = {
     "revision": "write it in spec.model.uri instead: hf://org/name@revision",
     "root-path": _ADDRESS,
     "served-model-name": "set spec.model.name instead",
-    "shutdown-timeout": "set spec.maxGenerationSeconds instead",
+    "shutdown-timeout": "set spec.maxGeneration instead",
     "tensor-parallel-size": _PARALLELISM,
     "uds": _ADDRESS,
 }

@@ -75,6 +75,18 @@ def test_every_column_shows_a_field_that_exists(resource: crd.Resource) -> None:
 def test_the_columns_of_a_service() -> None:
     names = [column.name.upper() for column in crd.INFERENCE_SERVICE.columns]
     assert names == ["MODEL", "PREFILL", "DECODE", "TTFT", "ITL", "READY", "REASON", "URL", "AGE"]
+    assert [column.name for column in crd.INFERENCE_SERVICE.columns if column.wide] == ["URL"]
+
+
+def test_explain_says_what_decode_does_without_prefill() -> None:
+    spec = schema_of(crd.INFERENCE_SERVICE)["properties"]["spec"]["properties"]
+    assert "both phases: they also compute the prompts, in chunks (chunked prefill)" in spec["decode"]["description"]
+    assert "decode replicas do both phases" in spec["prefill"]["description"]
+
+
+def test_a_pull_secret_is_named_once() -> None:
+    secrets = schema_of(crd.INFERENCE_SERVICE)["properties"]["spec"]["properties"]["imagePullSecrets"]
+    assert (secrets["x-kubernetes-list-type"], secrets["x-kubernetes-list-map-keys"]) == ("map", ["name"])
 
 
 def test_prefill_has_no_default_so_that_it_can_be_left_out() -> None:
@@ -83,7 +95,7 @@ def test_prefill_has_no_default_so_that_it_can_be_left_out() -> None:
     assert spec["required"] == ["model", "slo", "decode"]
 
 
-def test_defaults_are_whole_because_rules_read_their_children() -> None:
+def test_defaults_of_objects_are_complete_because_rules_read_their_fields() -> None:
     spec = schema_of(crd.INFERENCE_SERVICE)["properties"]["spec"]["properties"]
     pool = spec["decode"]["properties"]
     assert pool["replicas"]["default"] == {"min": 1}

@@ -1,4 +1,4 @@
-"""The models say the same as the API server: defaults, durations, what is refused, names outside."""
+"""The models say the same as the API server: defaults, renamed fields, what is refused, names outside."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pydantic import ValidationError
 from phasewise_operator.api import (
     Condition,
     ConditionStatus,
-    Duration,
     InferenceServiceSpec,
     InferenceServiceStatus,
     PoolScalerSpec,
@@ -58,18 +57,20 @@ def test_accelerator_without_a_resource_is_a_gpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("500ms", 0.5), ("40ms", 0.04), ("1.5s", 1.5), ("2m", 120), ("1h", 3600), ("0s", 0)]
+    ("written", "generation", "hold"),
+    [
+        ({"maxGeneration": "1h2m", "hold": "1.5s"}, 3720, 1.5),
+        ({"maxGeneration": "10500ms", "hold": "0"}, 11, 0),
+        ({"maxGenerationSeconds": 900, "holdSeconds": 0}, 900, 0),
+        ({"maxGenerationSeconds": 900, "maxGeneration": "20m", "holdSeconds": 45, "hold": "0s"}, 1200, 0),
+    ],
+    ids=["durations", "rounded up", "stored before the rename", "both"],
 )
-def test_durations_are_read_in_seconds(text: str, seconds: float) -> None:
-    duration = Duration(text)
-    assert duration.seconds == pytest.approx(seconds)
-    assert str(duration) == text
-
-
-@pytest.mark.parametrize("text", ["", "500", "5 seconds", "-1s", "1m30s", "1d", "PT5S", "1.s", ".5s"])
-def test_other_durations_are_refused(text: str) -> None:
-    with pytest.raises(ValidationError):
-        Duration(text)
+def test_a_duration_is_taken_before_the_seconds_of_a_stored_object(
+    written: dict[str, Any], generation: int, hold: float
+) -> None:
+    spec = InferenceServiceSpec.model_validate(MINIMAL | written)
+    assert (spec.max_generation_seconds, spec.hold_seconds) == (generation, hold)
 
 
 @pytest.mark.parametrize(
@@ -87,9 +88,12 @@ def test_engine_arguments_keep_their_type(value: object) -> None:
         ({"replica": 1}, "replica"),
         ({"decode": {"replicas": {"min": -1}}}, "decode.replicas.min"),
         ({"engine": {"type": "sglang"}}, "engine.type"),
+        ({"engine": {"image": " "}}, "engine.image"),
         ({"engine": {"args": {"name": {"nested": 1}}}}, "engine.args.name"),
         ({"model": {"uri": "Qwen/Qwen3-8B"}}, "model.uri"),
         ({"slo": {"ttft": "fast", "itl": "40ms"}}, "slo.ttft"),
+        ({"maxGeneration": "9s"}, "maxGeneration"),
+        ({"maxGenerationSeconds": 9}, "maxGenerationSeconds"),
     ],
 )
 def test_what_the_models_refuse_names_the_field(change: dict[str, Any], where: str) -> None:

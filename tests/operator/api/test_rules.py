@@ -37,7 +37,7 @@ def test_every_message_of_a_rule_has_a_case() -> None:
 
 
 @pytest.mark.parametrize("resource", crd.RESOURCES, ids=lambda resource: resource.kind)
-def test_rules_are_as_the_api_server_wants_them(resource: crd.Resource) -> None:
+def test_rules_have_the_form_that_the_api_server_accepts(resource: crd.Resource) -> None:
     for rule in rules_in(crd.manifest(resource)):
         assert rule["message"].strip() == rule["message"]
         assert "\n" not in rule["message"], "the API server refuses a message of several lines"

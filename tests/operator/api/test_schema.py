@@ -29,7 +29,7 @@ class Inner(ApiModel):
 class Outer(ApiModel):
     """Outer."""
 
-    inner: Inner = Field(default=Inner(), description="Whole default.")
+    inner: Inner = Field(default=Inner(), description="Complete default.")
     left_out: Inner | None = Field(default=None, description="No default.")
     colour: Colour = Colour.RED
     quantities: dict[str, Quantity] = Field(default_factory=dict[str, int | str], max_length=4)
@@ -44,9 +44,9 @@ INNER: dict[str, Any] = {
 }
 
 
-def test_references_are_put_in_place_with_whole_defaults() -> None:
+def test_references_are_put_in_place_with_complete_defaults() -> None:
     properties = structural_schema(Outer)["properties"]
-    assert properties["inner"] == INNER | {"description": "Whole default.", "default": {"count": 1}}
+    assert properties["inner"] == INNER | {"description": "Complete default.", "default": {"count": 1}}
     assert properties["leftOut"] == INNER | {"description": "No default."}
 
 
