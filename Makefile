@@ -27,7 +27,7 @@ down: setup ## remove the cluster and all in it; only the build cache remains
 	@$(BIN)/python -m e2e.cluster down
 
 clean: setup ## the build cache and the virtual environment too
-	@$(BIN)/python -m e2e.clean
+	@$(BIN)/python -m e2e.cluster clean
 	@rm -rf .venv .pytest_cache .ruff_cache .hypothesis .coverage
 
 test: lint cluster unit e2e ## everything that CI runs

@@ -10,59 +10,69 @@ import os
 import statistics
 import sys
 import time
+from collections import Counter
 
 from e2e import cluster
-from e2e.conftest import quickstart
-from e2e.results import quantile
+from e2e.load import quantile
+from e2e.service import quickstart
 
-from phasewise_operator.kinds import CHILD_KINDS, INFERENCE_SERVICE, Kind
+from phasewise_operator import render
+from phasewise_operator.kinds import CHILD_KINDS, DEPLOYMENT, INFERENCE_SERVICE, Kind, Manifest
 from phasewise_operator.kube import Kube
+from phasewise_operator.render.context import Context, Images
 from phasewise_runtime import contract
 
 NAMESPACE = "default"
-EXPECTED = dict.fromkeys((kind.name for kind in CHILD_KINDS), 0) | {
-    "ServiceAccount": 2,
-    "Role": 1,
-    "RoleBinding": 1,
-    "Service": 1,
-    "PodDisruptionBudget": 3,
-    "Deployment": 3,
-}
 
 
-async def children(kube: Kube, name: str) -> dict[str, int]:
+def manifest_of(name: str) -> Manifest:
+    manifest = quickstart(name, NAMESPACE)
+    for pool in ("prefill", "decode"):
+        manifest["spec"][pool]["replicas"] = {"min": 0}
+    return manifest
+
+
+def expected_children() -> Counter[str]:
+    """How many of each kind the operator's own builders make, and a Deployment for each pool."""
+    manifest = manifest_of("bench")
+    manifest["metadata"] |= {"uid": "", "generation": 1}
+    ctx = Context.of(manifest, Images("runtime", "engine", "IfNotPresent"))
+    return Counter(child["kind"] for child in render.constant_children(ctx)) + Counter(
+        {DEPLOYMENT.name: len(ctx.pools)}
+    )
+
+
+async def children(kube: Kube, name: str) -> Counter[str]:
     async def count(kind: Kind) -> int:
         return len((await kube.list(kind, NAMESPACE, labelSelector=f"{contract.LABEL_SERVICE}={name}")).items)
 
     counts = await asyncio.gather(*(count(kind) for kind in CHILD_KINDS))
-    return {kind.name: found for kind, found in zip(CHILD_KINDS, counts, strict=True)}
+    return Counter({kind.name: found for kind, found in zip(CHILD_KINDS, counts, strict=True)})
 
 
-async def measure(kube: Kube, name: str) -> float:
-    manifest = quickstart(name, NAMESPACE)
-    for pool in ("prefill", "decode"):
-        manifest["spec"][pool]["replicas"] = {"min": 0}
+async def measure(kube: Kube, name: str, expected: Counter[str]) -> float:
     started = time.monotonic()
-    live = await kube.create(INFERENCE_SERVICE, NAMESPACE, manifest)
-    while await children(kube, name) != EXPECTED:
+    live = await kube.create(INFERENCE_SERVICE, NAMESPACE, manifest_of(name))
+    while await children(kube, name) != expected:
         if time.monotonic() - started > 30:
             raise SystemExit(f"{name}: {await children(kube, name)} after 30 s")
         await asyncio.sleep(0.01)
     seconds = time.monotonic() - started
     await kube.delete(INFERENCE_SERVICE, NAMESPACE, name, live["metadata"]["uid"])
-    while any((await children(kube, name)).values()):
+    while (await children(kube, name)).total():
         await asyncio.sleep(0.2)
     return seconds
 
 
 async def main(count: int) -> None:
     os.environ["KUBECONFIG"] = str(cluster.kubeconfig_path())
+    expected = expected_children()
     kube = await Kube.connect()
     try:
-        seconds = sorted([await measure(kube, f"bench-{n}") for n in range(count)])
+        seconds = sorted([await measure(kube, f"bench-{n}", expected) for n in range(count)])
     finally:
         await kube.close()
-    print(f"apply -> all {sum(EXPECTED.values())} children, {count} services one by one:")
+    print(f"apply -> all {expected.total()} children, {count} services one after another:")
     print(f"p50 {statistics.median(seconds):.3f} s, p95 {quantile(seconds, 0.95):.3f} s, max {seconds[-1]:.3f} s")
 
 
