@@ -1,6 +1,6 @@
-"""`make demo`: from nothing to a streamed chat completion whose prompt was computed in one pod and answered by another.
+"""`make demo`: from nothing to a streamed chat completion, its prompt computed in a prefill pod, its tokens in decode.
 
-Then two loads show each pool grow by its own latency and shrink again (DEMO_LOAD=0 leaves them out). Leaves the service
+Then two loads show each pool grow by its own latency and shrink again (DEMO_LOAD=0 leaves them out). The service keeps
 running. Everything is idempotent: interrupted at any moment, it can be run again.
 """
 
@@ -66,7 +66,7 @@ def expose() -> str:
 
 
 def show(url: str) -> int:
-    """One streamed completion, with its time to first token in its parts."""
+    """A streamed completion, with the parts of its TTFT. The exit code."""
     before = kube.tokens_over_kv(SERVICE)
     # A new prompt: one that the decode pod has in its cache needs no transfer.
     content = f"[{time.time_ns()}] {PROMPT}"
@@ -100,7 +100,7 @@ def show(url: str) -> int:
 
 
 def scale(url: str, started: float) -> int:
-    """The pools under load, and what to try next."""
+    """The pools under load, and commands to try next. The exit code."""
     if os.environ.get("DEMO_LOAD") == "0":
         print("DEMO_LOAD=0: the loads that make the pools grow are left out")
         succeeded = True

@@ -31,6 +31,7 @@ MAX_STREAMS = 60
 """More than an engine takes at once, which makes one too small however fast the machine is; two take them all."""
 OVERLOAD, CALM, STRAINED = 1.1, 0.75, 0.85
 PATIENCE = 0.5
+FAR_BELOW = 0.5
 MISSES, MISSES_SECONDS = 3, 10.0
 
 
@@ -154,7 +155,7 @@ class GenerationHeavy(ShapedLoad):
                     continue  # the last change has not had its effect yet
                 itl, waited = current_itl(self.sent) / self.target, longest_wait(self.sent) / self.ttft
                 self.streams = next_streams(self.streams, itl, waited, grown=self.pool_has_grown.is_set())
-                if self.running < self.streams:
+                for _ in range(self.streams - self.running):
                     with self._lock:
                         self.running += 1
                     kept.append(pool.submit(self.keep_open))
@@ -185,13 +186,16 @@ def next_streams(streams: int, itl: float, waited: float, *, grown: bool) -> int
     | is too small  | OVERLOAD                    | never                      |
     | has grown     | CALM                        | STRAINED                   |
 
-    So however fast the machine is, one pod has too many, and two have too many for one but not for two. None is added
-    while one waits longer than PATIENCE: the engines are full, which is too much for one pod as well.
+    So however fast the machine is, one pod has too many, and two have too many for one but not for two. Far below its
+    target one pod gets two more at once. None is added while one waits longer than PATIENCE: the engines are full,
+    which is too much for one pod as well.
     """
     low, high = (CALM, STRAINED) if grown else (OVERLOAD, math.inf)
     if itl > high:
         return max(1, streams - 1)
-    return streams + 1 if itl < low and streams < MAX_STREAMS and waited < PATIENCE else streams
+    if itl >= low or waited >= PATIENCE:
+        return streams
+    return min(MAX_STREAMS, streams + (2 if itl < FAR_BELOW and not grown else 1))
 
 
 def current_itl(sent: Sequence[Outcome]) -> float:

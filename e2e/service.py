@@ -19,7 +19,7 @@ NAMESPACE = "e2e"
 """Of the services that the tests make."""
 CHAT_NAMESPACE = "e2e-chat"
 """Of the service `chat` only: what the operator writes about others, it writes elsewhere."""
-MAX_GENERATION_SECONDS = 60
+SCALED_MAX_GENERATION_SECONDS = 40
 CHILDREN = "deployments,replicasets,pods,services,endpointslices,serviceaccounts,roles,rolebindings,pdb,poolscalers"
 
 
@@ -44,14 +44,14 @@ def chat_manifest() -> kube.Object:
     manifest = quickstart("chat", CHAT_NAMESPACE)
     manifest["spec"]["router"]["replicas"] = 2
     manifest["spec"]["prefill"]["replicas"] = {"min": 2}
-    manifest["spec"]["maxGenerationSeconds"] = MAX_GENERATION_SECONDS
+    manifest["spec"]["maxGenerationSeconds"] = 60
     return manifest
 
 
 def scaled_manifest() -> kube.Object:
     """Pools of one to two pods."""
     manifest = example("scaled", NAMESPACE)
-    manifest["spec"]["maxGenerationSeconds"] = MAX_GENERATION_SECONDS
+    manifest["spec"]["maxGenerationSeconds"] = SCALED_MAX_GENERATION_SECONDS
     return manifest
 
 

@@ -89,7 +89,7 @@ def test_an_edited_and_a_deleted_deployment_come_back(chat: Service) -> None:
     wait_for("the label as it was", lambda: deployments(contract.PREFILL) == [name], DRIFT_SECONDS, 0.1)
 
 
-def test_what_others_add_is_kept(chat: Service) -> None:
+def test_fields_that_others_add_are_kept(chat: Service) -> None:
     cluster.kubectl("-n", chat.namespace, "label", "service", "chat", "team=a")
     cluster.kubectl(
         "-n", chat.namespace, "patch", "service", "chat", "--type=merge", "-p", '{"spec":{"sessionAffinity":"None"}}'

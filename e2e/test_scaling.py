@@ -20,7 +20,8 @@ from e2e.cluster.progress import wait_for
 from e2e.load import Load, Outcome, latency, load, make_request, wait_for_answers
 from e2e.load_shapes import GenerationHeavy, PromptHeavy, ShapedLoad, applied, breach
 from e2e.reference import Reference
-from e2e.service import MAX_GENERATION_SECONDS, Service, scaled_manifest
+from e2e.service import SCALED_MAX_GENERATION_SECONDS as MAX_GENERATION_SECONDS
+from e2e.service import Service, scaled_manifest
 from e2e.watch import Watch
 from phasewise_runtime import contract
 
