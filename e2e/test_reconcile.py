@@ -150,9 +150,10 @@ def test_requests_are_answered_without_the_api_server_and_drift_is_repaired_afte
 
 
 def test_a_deleted_service_leaves_nothing(namespace: str) -> None:
-    """Deleted while its engine starts; the fixtures of Ready services see the same when they delete them."""
+    """Without engines, to be quick: the fixtures see the same of Ready services when they delete them."""
     manifest = service.quickstart("deleted", namespace)
-    del manifest["spec"]["prefill"]
+    for role in contract.ENGINE_ROLES:
+        manifest["spec"][role]["replicas"] = {"min": 0}
     service.apply(manifest)
     selector = f"{contract.LABEL_SERVICE}=deleted"
     kinds = {"Deployment", "ReplicaSet", "Pod", "Service", "EndpointSlice", "ServiceAccount", "Role", "RoleBinding"}
@@ -160,7 +161,7 @@ def test_a_deleted_service_leaves_nothing(namespace: str) -> None:
     def all_made() -> bool:
         found = kube.find(CHILDREN, selector, namespace)
         running = [child for child in found if child.get("status", {}).get("phase") == "Running"]
-        return {*kinds, "PodDisruptionBudget"} <= {child["kind"] for child in found} and len(running) == 2
+        return {*kinds, "PodDisruptionBudget"} <= {child["kind"] for child in found} and len(running) == 1
 
-    wait_for("every kind of child, and both pods running", all_made)
+    wait_for("every kind of child, and a running router", all_made)
     Service("deleted", namespace, "", "").delete()
