@@ -103,6 +103,17 @@ def test_a_cluster_of_the_users_own_must_answer(environ: dict[str, str], monkeyp
         selected().up()
 
 
+def test_clean_removes_the_build_cache(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    (cache / "bin").mkdir(parents=True)
+    monkeypatch.setenv("PHASEWISE_CACHE", str(cache))
+    assert main(["clean"]) == 0
+    assert not cache.exists()
+    assert main(["clean"]) == 0
+
+
 def test_images_for_a_cluster_of_the_users_own_need_a_registry(environ: dict[str, str]) -> None:
     with pytest.raises(ClusterError, match="set IMAGE_REGISTRY"):
         selected().load_image("buildah:localhost/phasewise/operator:dev")
