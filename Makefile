@@ -2,6 +2,7 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
+SLOWEST := --durations=15 --durations-min=5
 .DEFAULT_GOAL := help
 .PHONY: help setup demo down clean test lint cluster unit e2e soak crds images bench
 
@@ -27,10 +28,12 @@ down: setup ## remove the cluster and all in it; only the build cache remains
 	@$(BIN)/python -m e2e.cluster down
 
 clean: setup ## the build cache and the virtual environment too
-	@$(BIN)/python -m e2e.clean
+	@$(BIN)/python -m e2e.cluster clean
 	@rm -rf .venv .pytest_cache .ruff_cache .hypothesis .coverage
 
-test: lint cluster unit e2e ## everything that CI runs
+test: ## everything that CI runs, with the seconds of each part
+	@report=; for part in lint cluster unit e2e; do began=$$SECONDS; $(MAKE) --no-print-directory $$part || exit; \
+	report+=" $$part $$((SECONDS - began)) s,"; done; echo "test:$$report $$SECONDS s in all"
 
 lint: setup ## style, types, import contracts, generated files
 	@$(BIN)/ruff check .
@@ -40,14 +43,14 @@ lint: setup ## style, types, import contracts, generated files
 	@$(BIN)/python -m phasewise_operator.api.crd --check
 
 unit: setup ## without a cluster, with coverage; the pure modules must stay above 95 %
-	@$(BIN)/pytest -q -n auto --dist worksteal --durations=10 --cov --cov-report=
+	@$(BIN)/pytest -q -n auto --dist worksteal $(SLOWEST) --cov --cov-report=
 	@$(BIN)/coverage report --include="$$($(BIN)/python -m tests.pure_modules)" --fail-under=95
 
 cluster: setup ## the local cluster, with the helm that the chart's tests use
 	@$(BIN)/python -m e2e.cluster up
 
 e2e: setup ## on the local cluster, with real engines
-	@$(BIN)/pytest -q e2e
+	@$(BIN)/pytest -q $(SLOWEST) e2e
 
 soak: setup ## twenty scale-ups and scale-downs under streams; some 20 minutes, not in CI
 	@$(BIN)/python -m e2e.soak

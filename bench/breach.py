@@ -2,7 +2,7 @@
 
 On the service that `make demo` left running, scaled down again within seconds. N bursts of long prompts, each more than
 one prefill pod can compute within the TTFT target; when the Deployment was patched is read from the API server's own
-record. What is measured is the operator alone: the new pod need not start.
+record. Only the operator is measured: the new pod need not start.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from e2e import cluster, kube, operators, table
-from e2e.results import quantile
-from e2e.shapes import PromptHeavy
+from e2e.cluster.progress import wait_for
+from e2e.load import quantile
+from e2e.load_shapes import PromptHeavy
 
 from phasewise_runtime import contract
 
@@ -31,17 +32,17 @@ def main(count: int) -> None:
     before = live["spec"]["scaling"].get("scaleDownStabilization", "300s")
     target = table.seconds(live["spec"]["slo"]["ttft"])
     url = cluster.selected().expose(f"{NAMESPACE}/{SERVICE}:80")
-    stabilize("4s")
+    set_stabilization("4s")
     try:
         lags = [burst(url, live["spec"]["model"]["name"]) for _ in range(count)]
     finally:
-        stabilize(before)
-    told("burst to patched replicas", lags)
-    told(f"first missed TTFT ({target:g} s after it) to patched replicas", [max(0.0, lag - target) for lag in lags])
+        set_stabilization(before)
+    report("burst to patched replicas", lags)
+    report(f"first missed TTFT ({target:g} s after it) to patched replicas", [max(0.0, lag - target) for lag in lags])
 
 
-def stabilize(time_: str) -> None:
-    kube.patch("infsvc", SERVICE, {"spec": {"scaling": {"scaleDownStabilization": time_}}}, NAMESPACE)
+def set_stabilization(duration: str) -> None:
+    kube.patch("infsvc", SERVICE, {"spec": {"scaling": {"scaleDownStabilization": duration}}}, NAMESPACE)
 
 
 def prefill() -> kube.Object:
@@ -49,21 +50,21 @@ def prefill() -> kube.Object:
 
 
 def burst(url: str, model: str) -> float:
-    """Seconds until prefill was to be larger, once it is as small as it may be and idle."""
+    """Seconds from a burst until the Deployment of prefill was written, from one idle pod on."""
     name = prefill()["metadata"]["name"]
-    kube.wait_for("prefill of one pod", lambda: prefill()["spec"]["replicas"] == 1, SETTLE_SECONDS)
+    wait_for("prefill of one pod", lambda: prefill()["spec"]["replicas"] == 1, SETTLE_SECONDS)
     traffic = PromptHeavy(url, model)
     began = time.time()
     with ThreadPoolExecutor(PROMPTS) as pool:
         for _ in range(PROMPTS):
             pool.submit(traffic.send_next)
-        kube.wait_for("prefill is to grow", lambda: prefill()["spec"]["replicas"] > 1, 30, 0.2)
+        wait_for("prefill is to grow", lambda: prefill()["spec"]["replicas"] > 1, 30, 0.2)
     if traffic.failed:
         raise SystemExit(f"{len(traffic.failed)} requests failed: {traffic.failed[0].answer.error}")
     return operators.writes(began, f"deployments/{name}")[0][0] - began
 
 
-def told(what: str, seconds: list[float]) -> None:
+def report(what: str, seconds: list[float]) -> None:
     ordered = sorted(seconds)
     print(f"{what}, {len(ordered)} times:")
     print(f"p50 {statistics.median(ordered):.2f} s, p95 {quantile(ordered, 0.95):.2f} s, max {ordered[-1]:.2f} s")

@@ -13,8 +13,8 @@ import time
 from collections import Counter
 
 from e2e import cluster
-from e2e.conftest import quickstart
-from e2e.results import quantile
+from e2e.load import quantile
+from e2e.service import quickstart
 
 from phasewise_operator.kinds import CHILD_KINDS, INFERENCE_SERVICE, Kind, Manifest
 from phasewise_operator.kube import Kube
@@ -24,13 +24,21 @@ from phasewise_operator.render.context import Context, Images
 from phasewise_runtime import contract
 
 NAMESPACE = "default"
-IMAGES = Images("runtime", "engine", "IfNotPresent")
 
 
-def expected(manifest: Manifest) -> Counter[str]:
+def manifest_of(name: str) -> Manifest:
+    manifest = quickstart(name, NAMESPACE)
+    for pool in ("prefill", "decode"):
+        manifest["spec"][pool]["replicas"] = {"min": 0}
+    return manifest
+
+
+def expected_children() -> Counter[str]:
     """Number of children by kind, as the operator itself plans them."""
-    live = {**manifest, "metadata": {**manifest["metadata"], "uid": "", "generation": 1}}
-    return Counter(child["kind"] for child in make_plan(Context.of(live, IMAGES), Observed()).desired)
+    manifest = manifest_of("bench")
+    manifest["metadata"] |= {"uid": "", "generation": 1}
+    ctx = Context.of(manifest, Images("runtime", "engine", "IfNotPresent"))
+    return Counter(child["kind"] for child in make_plan(ctx, Observed()).desired)
 
 
 async def children(kube: Kube, name: str) -> Counter[str]:
@@ -41,15 +49,10 @@ async def children(kube: Kube, name: str) -> Counter[str]:
     return Counter({kind.name: found for kind, found in zip(CHILD_KINDS, counts, strict=True)})
 
 
-async def measure(kube: Kube, name: str) -> tuple[float, int]:
-    """Seconds, and how many children there were."""
-    manifest = quickstart(name, NAMESPACE)
-    for pool in ("prefill", "decode"):
-        manifest["spec"][pool]["replicas"] = {"min": 0}
-    planned = expected(manifest)
+async def measure(kube: Kube, name: str, expected: Counter[str]) -> float:
     started = time.monotonic()
-    live = await kube.create(INFERENCE_SERVICE, NAMESPACE, manifest)
-    while await children(kube, name) != planned:
+    live = await kube.create(INFERENCE_SERVICE, NAMESPACE, manifest_of(name))
+    while await children(kube, name) != expected:
         if time.monotonic() - started > 30:
             raise SystemExit(f"{name}: {await children(kube, name)} after 30 s")
         await asyncio.sleep(0.01)
@@ -62,13 +65,13 @@ async def measure(kube: Kube, name: str) -> tuple[float, int]:
 
 async def main(count: int) -> None:
     os.environ["KUBECONFIG"] = str(cluster.kubeconfig_path())
+    expected = expected_children()
     kube = await Kube.connect()
     try:
-        measured = [await measure(kube, f"bench-{n}") for n in range(count)]
+        seconds = sorted([await measure(kube, f"bench-{n}", expected) for n in range(count)])
     finally:
         await kube.close()
-    seconds = sorted(each for each, _ in measured)
-    print(f"apply -> all {measured[0][1]} children, {count} services one by one:")
+    print(f"apply -> all {expected.total()} children, {count} services one after another:")
     print(f"p50 {statistics.median(seconds):.3f} s, p95 {quantile(seconds, 0.95):.3f} s, max {seconds[-1]:.3f} s")
 
 

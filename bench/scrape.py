@@ -102,14 +102,14 @@ def main(rounds: int) -> None:
     print(f"{'page':<8}{'KB':>6}{'fetch+parse':>13}{'parse':>8}{'first':>8}{'prometheus-client':>19}{'ratio':>7}")
     for role, body in sample_pages().items():
         with page_server(role) as port:
-            whole = asyncio.run(scraped(role, port, rounds))
+            fetched = asyncio.run(scraped(role, port, rounds))
         wanted = families.wanted(role)
         parse = cpu(lambda body=body, wanted=wanted: pages.parse(body, wanted), rounds)
 
         unseen = iter([labelled(body, n) for n in range(rounds // 4 + 1)])
         new = cpu(lambda unseen=unseen, wanted=wanted: pages.parse(next(unseen), wanted), rounds // 4)
         theirs = cpu(lambda body=body: list(text_string_to_metric_families(body.decode())), rounds // 20)
-        figures = f"{whole:>13.2f}{parse:>8.2f}{new:>8.2f}{theirs:>19.2f}{theirs / whole:>6.0f}x"
+        figures = f"{fetched:>13.2f}{parse:>8.2f}{new:>8.2f}{theirs:>19.2f}{theirs / fetched:>6.0f}x"
         print(f"{role:<8}{len(body) / 1000:>6.0f}{figures}")
 
 

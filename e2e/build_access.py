@@ -48,7 +48,7 @@ def uv_settings(values: dict[str, str]) -> str:
 
 
 def _pip_values() -> dict[str, str]:
-    """What pip is told on this machine, by files or environment."""
+    """pip's settings on this machine, from its files and the environment."""
     listed = _output([sys.executable, "-m", "pip", "config", "list"])
     pairs = (line.partition("=") for line in listed.splitlines())
     found = {key.rpartition(".")[2]: value.strip("'\"") for key, _, value in pairs}
@@ -63,7 +63,7 @@ def apt_options() -> list[str]:
 
 
 def _output(command: list[str]) -> str:
-    """What a command prints; nothing where it fails or is not there: its settings are then not there either."""
+    """The output of a command; empty where it fails or is not installed: then it has no settings either."""
     try:
         return subprocess.run(command, check=False, capture_output=True, text=True).stdout
     except FileNotFoundError:

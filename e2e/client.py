@@ -1,4 +1,4 @@
-"""A client of the OpenAI API that measures: text, time to first token, and what the router says of it."""
+"""A client of the OpenAI API that measures: text, TTFT, gaps between tokens, and the router's Server-Timing."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ SECONDS = 120.0
 Body = dict[str, Any]
 Ranking = list[tuple[str, float]]
 TLS = httpx.create_ssl_context()
-"""Made once: reading the certificates takes longer than a request, also where nothing is encrypted."""
+"""Made once: to read the certificates takes longer than a request, and httpx does it for plain HTTP as well."""
 
 
 @dataclass
 class Answer:
-    """One answered request. `ttft` in seconds; `timing`: the router's Server-Timing, milliseconds by part."""
+    """The answer to a request. `ttft` in seconds; `timing`: the router's Server-Timing, milliseconds by part."""
 
     text: str = ""
     ttft: float | None = None
@@ -56,9 +56,9 @@ def events(response: httpx.Response) -> Iterator[dict[str, Any]]:
 
 
 def ask(url: str, path: str, body: Body, headers: dict[str, str] | None = None, answer: Answer | None = None) -> Answer:
-    """Send one request, streaming where the body says so. What fails is in `error`; nothing is raised.
+    """Send a request, streamed where the body says so. A failure is in `error`; nothing is raised.
 
-    Who brings the `answer` can watch it grow.
+    An `answer` that is given is filled while the tokens come, so that another thread can read it.
     """
     answer = answer or Answer()
     try:

@@ -1,44 +1,42 @@
-"""What e2e tests share: Phasewise on the cluster, and one real service that most of them look at.
+"""What e2e tests share: Phasewise on the cluster, the service `chat`, and evidence of the cluster where a test fails.
 
-A service costs a minute and a half to start on two cores, so tests share it, and go from what only looks at it to what
-breaks it: the order of the files is stated here.
+A service takes a minute and a half to start on two cores. So `chat` is shared, and Ready at the beginning of each test
+that uses it: files and tests pass in any order. The order in FILES only saves time: services start while the first two
+files run, which need none, and chat is idle during test_scaling, which is what test_reconcile has to see of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import cast
 
 import pluggy
 import pytest
-import yaml
 from _pytest.capture import CaptureManager
 
-from e2e import client, cluster, kube
-from e2e.demo import SERVICE as DEMO
-from e2e.images import ROOT
-from e2e.stack import NAMESPACE as OPERATOR_NAMESPACE
-from e2e.stack import OPERATOR, bring_up, step
+from e2e import cluster, kube, service
+from e2e.cluster.progress import step
+from e2e.deploy import NAMESPACE as OPERATOR_NAMESPACE
+from e2e.deploy import OPERATOR, bring_up, stop_demo
+from e2e.reference import Reference
+from e2e.service import CHAT_NAMESPACE, NAMESPACE, Service, chat_manifest, scaled_manifest
 from phasewise_runtime import contract
 
-NAMESPACE = "e2e"
-EVIDENCE_LINES = 30
-WENT_WELL = '"outcome": "ok"'
-"""In a router's line of a request."""
 FILES = (
     "test_crds",
     "test_stored_objects",
-    "test_chart",
-    "test_judged",
+    "test_conditions",
     "test_scaling",
-    "test_serving",
     "test_reconcile",
-    "test_engine_arguments",
+    "test_serving",
     "test_faults",
-    "test_teardown",
 )
+STARTED_EARLY = {"started_chat": chat_manifest, "scaled": scaled_manifest}
+"""Services by the fixture that waits for them: those that a test needs start with the session."""
+EVIDENCE_LINES = 30
+SUCCEEDED = '"outcome": "ok"'
+"""In a router's log line of a request."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -48,17 +46,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.e2e)
 
 
-def shown(config: pytest.Config) -> AbstractContextManager[None]:
-    """Progress is for whoever waits: it goes past pytest's capture."""
+def uncaptured(config: pytest.Config) -> AbstractContextManager[None]:
+    """Progress is printed at once, past pytest's capture."""
     manager = cast("CaptureManager", config.pluginmanager.getplugin("capturemanager"))
     return manager.global_and_fixture_disabled()
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pluggy.Result[pytest.TestReport], None]:
-    """A failure is told with what the cluster looked like: it is gone when somebody reads of it.
+    """A failure is reported with the state of the cluster, which is gone when somebody reads the report.
 
-    Then once more what failed: of a long output the end is read first, or alone.
+    Its message stands once more at the end: of a long output the end is read first.
     """
     report = (yield).get_result()
     if report.failed:
@@ -69,19 +67,20 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pluggy.Resul
 
 def evidence() -> str:
     logs = ("logs", "--prefix", "--since=5m", "--tail=-1", "-l")
-    commands = (
-        ("-n", NAMESPACE, "get", "infsvc,pods", "-o", "wide"),
-        ("-n", NAMESPACE, *logs, f"{contract.LABEL_ROLE}={contract.ROUTER}"),
-        ("-n", NAMESPACE, *logs, f"{contract.LABEL_ROLE}={contract.DECODE}"),
-        ("-n", OPERATOR_NAMESPACE, *logs, f"app.kubernetes.io/name={OPERATOR}"),
-    )
-    told: list[str] = []
+    commands = [("-n", OPERATOR_NAMESPACE, *logs, f"app.kubernetes.io/name={OPERATOR}")]
+    for namespace in (CHAT_NAMESPACE, NAMESPACE):
+        commands += [
+            ("-n", namespace, "get", "infsvc,pods", "-o", "wide"),
+            ("-n", namespace, *logs, f"{contract.LABEL_ROLE}={contract.ROUTER}"),
+            ("-n", namespace, *logs, f"{contract.LABEL_ROLE}={contract.DECODE}"),
+        ]
+    found: list[str] = []
     for command in commands:
         try:
-            told += last_of_each([line for line in cluster.kubectl(*command).splitlines() if WENT_WELL not in line])
+            found += last_of_each([line for line in cluster.kubectl(*command).splitlines() if SUCCEEDED not in line])
         except cluster.ClusterError as error:
-            told.append(str(error))
-    return "\n".join(told)
+            found.append(str(error))
+    return "\n".join(found)
 
 
 def last_of_each(lines: Sequence[str]) -> list[str]:
@@ -92,89 +91,66 @@ def last_of_each(lines: Sequence[str]) -> list[str]:
     return [line for each in kept.values() for line in each[-EVIDENCE_LINES:]]
 
 
-@dataclass(frozen=True)
-class Service:
-    name: str
-    namespace: str
-    model: str
-    url: str
-
-    def expose(self) -> str:
-        return cluster.selected().expose(f"{self.namespace}/{self.name}:80")
-
-    def expose_engine(self) -> str:
-        """URL of the decode engines by themselves, past the router: what answers must be equal to."""
-        manifest = {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": f"{self.name}-alone", "namespace": self.namespace},
-            "spec": {
-                "selector": {contract.LABEL_SERVICE: self.name, contract.LABEL_ROLE: contract.DECODE},
-                "ports": [{"port": contract.ENGINE_PORT}],
-            },
-        }
-        kube.apply(yaml.safe_dump(manifest), self.namespace)
-        url = cluster.selected().expose(f"{self.namespace}/{self.name}-alone:{contract.ENGINE_PORT}")
-        kube.wait_for("an address that leads to the engine", lambda: client.answers(f"{url}/health"), 60)
-        return url
-
-    def wait_ready(self, seconds: float = 400) -> kube.Object:
-        return kube.wait_ready(self.name, self.namespace, seconds)
-
-
 @pytest.fixture(scope="session", autouse=True)
-def phasewise(pytestconfig: pytest.Config) -> None:
-    """The stack, up. A running demo is stopped first: two cores do not hold both."""
-    with shown(pytestconfig):
+def phasewise(pytestconfig: pytest.Config, request: pytest.FixtureRequest) -> None:
+    """Phasewise on the cluster, nothing left of an earlier run, and `chat` on its way up where a test needs it."""
+    with uncaptured(pytestconfig):
         print()
         if not cluster.is_local():
             pytest.exit("e2e tests take parts of the cluster away: they run on the local one only; unset CLUSTER", 2)
         bring_up()
-        if any(live["metadata"]["name"] == DEMO for live in kube.find("infsvc", namespace="default")):
-            with step(f"stopping service {DEMO}, which `make demo` left running: two cores do not hold both"):
-                cluster.kubectl("delete", "infsvc", DEMO, "--cascade=foreground", "--timeout=120s")
-        if any(live["metadata"]["name"] == NAMESPACE for live in kube.find("namespaces")):
+        stop_demo()
+        found = {live["metadata"]["name"] for live in kube.find("namespaces")}
+        if left := sorted(found & {CHAT_NAMESPACE, NAMESPACE}):
             with step("removing what an earlier run left"):
-                cluster.kubectl("delete", "namespace", NAMESPACE, "--timeout=180s")
+                cluster.kubectl("delete", "namespace", *left, "--timeout=180s")
+        needed = {fixture for item in request.session.items for fixture in getattr(item, "fixturenames", ())}
+        for fixture in STARTED_EARLY.keys() & needed:
+            service.apply(STARTED_EARLY[fixture]())
 
 
 @pytest.fixture(scope="session")
+def show_step(pytestconfig: pytest.Config) -> Callable[[str], AbstractContextManager[None]]:
+    """`step`, past pytest's capture."""
+
+    @contextmanager
+    def shown(text: str) -> Generator[None]:
+        with uncaptured(pytestconfig), step(text):
+            yield
+
+    return shown
+
+
+@pytest.fixture
 def namespace(phasewise: None) -> str:
-    manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-    cluster.kubectl("apply", "-f", "-", text=yaml.safe_dump(manifest))
+    """For objects of a single test."""
+    service.make_namespace(NAMESPACE)
     return NAMESPACE
 
 
-def example(name: str, namespace: str) -> kube.Object:
-    """The quickstart, under another name: tests and users run the same."""
-    manifest = yaml.safe_load((ROOT / "examples" / "quickstart.yaml").read_text())
-    manifest["metadata"] = {"name": name, "namespace": namespace}
-    return manifest
+@pytest.fixture(scope="session")
+def started_chat(phasewise: None, show_step: Callable[[str], AbstractContextManager[None]]) -> Iterator[Service]:
+    with show_step("service chat: two routers, two prefill pods, one decode pod"):
+        chat = Service.when_ready(chat_manifest())
+    yield chat
+    with show_step("deleting service chat: nothing of it is left"):
+        chat.delete()
 
 
-def quickstart(name: str, namespace: str) -> kube.Object:
-    """The example for tests that are not about scaling: pools of one size, with a whole core a pod to start sooner."""
-    manifest = example(name, namespace)
-    for role in contract.ENGINE_ROLES:
-        manifest["spec"][role]["replicas"] = {"min": 1}
-        manifest["spec"][role]["resources"]["limits"]["cpu"] = 1
-    return manifest
+@pytest.fixture
+def chat(started_chat: Service) -> Service:
+    """Ready at the beginning of each test, whatever the test before did to it."""
+    started_chat.wait_ready()
+    started_chat.expose()
+    return started_chat
 
 
 @pytest.fixture(scope="session")
-def service(namespace: str, pytestconfig: pytest.Config) -> Service:
-    """Two routers, two prefill pods, one decode pod: what the faults need."""
-    manifest = quickstart("chat", namespace)
-    manifest["spec"]["router"]["replicas"] = 2
-    manifest["spec"]["prefill"]["replicas"] = {"min": 2}
-    manifest["spec"]["maxGenerationSeconds"] = 60
-    kube.apply(yaml.safe_dump(manifest), namespace)
-    with shown(pytestconfig), step("service chat: two routers, two prefill pods, one decode pod"):
-        kube.wait_ready("chat", namespace, seconds=900)
-    url = cluster.selected().expose(f"{namespace}/chat:80")
-    return Service("chat", namespace, manifest["spec"]["model"]["name"], url)
+def decode_engine(started_chat: Service) -> Reference:
+    return Reference(started_chat.expose_engine())
 
 
-@pytest.fixture(scope="session")
-def engine_alone(service: Service) -> str:
-    return service.expose_engine()
+@pytest.fixture
+def reference(decode_engine: Reference, chat: Service) -> Reference:
+    """Chat's decode engine, asked directly; the services of these tests have the same model and arguments."""
+    return decode_engine

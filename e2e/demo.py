@@ -1,6 +1,6 @@
-"""`make demo`: from nothing to a streamed chat completion whose prompt was computed in one pod and answered by another.
+"""`make demo`: from nothing to a streamed chat completion, its prompt computed in a prefill pod, its tokens in decode.
 
-Then two loads show each pool grow by its own latency and shrink again (DEMO_LOAD=0 leaves them out). Leaves the service
+Then two loads show each pool grow by its own latency and shrink again (DEMO_LOAD=0 leaves them out). The service keeps
 running. Everything is idempotent: interrupted at any moment, it can be run again.
 """
 
@@ -15,16 +15,17 @@ import time
 import yaml
 
 from e2e import client, cluster, kube
-from e2e.breathe import show_scaling
 from e2e.cluster import ClusterError
+from e2e.cluster.progress import step
+from e2e.deploy import DEMO as SERVICE
+from e2e.deploy import DEMO_NAMESPACE as NAMESPACE
+from e2e.deploy import NAMESPACE as OPERATOR_NAMESPACE
+from e2e.deploy import OPERATOR, bring_up
 from e2e.images import ROOT, ImageError
-from e2e.stack import NAMESPACE as OPERATOR_NAMESPACE
-from e2e.stack import OPERATOR, bring_up, step
+from e2e.scaling_demo import show_scaling
 from phasewise_runtime import contract
 
-SERVICE = "quickstart"
 MODEL = "tiny"
-NAMESPACE = "default"
 LOCAL_PORT = 8080
 PROMPT = "Say what prefill and decode are, and why they want different hardware. " * 12
 TOKENS = 32
@@ -37,7 +38,7 @@ def main() -> int:
         engine = bring_up()
         with step("service: kubectl apply -f examples/quickstart.yaml, until Ready (some 90 s: two engines start)"):
             kube.apply(quickstart(engine), NAMESPACE)
-            kube.wait_ready(SERVICE, seconds=900, tell=lambda text: print(f"    {text[:150]}", flush=True))
+            kube.wait_ready(SERVICE, seconds=900, report=lambda text: print(f"    {text[:150]}", flush=True))
         url = expose()
         answered = show(url)
         return answered or scale(url, started)
@@ -61,13 +62,13 @@ def expose() -> str:
     try:
         return cluster.selected().expose(target, LOCAL_PORT)
     except ClusterError:
-        return cluster.selected().expose(target)  # the port is somebody else's: any free one will do
+        return cluster.selected().expose(target)  # the port is in use: any free one will do
 
 
 def show(url: str) -> int:
-    """One streamed completion, with its time to first token in its parts."""
+    """A streamed completion, with the parts of its TTFT. The exit code."""
     before = kube.tokens_over_kv(SERVICE)
-    # A prompt that was never sent: what is in the decode pod's cache already needs no transfer.
+    # A new prompt: one that the decode pod has in its cache needs no transfer.
     content = f"[{time.time_ns()}] {PROMPT}"
     body = {
         "model": MODEL,
@@ -85,7 +86,7 @@ def show(url: str) -> int:
     moved = kube.tokens_over_kv(SERVICE) - before
     prompt_tokens = answer.usage.get("prompt_tokens", 0)
     itl = 1000 * sum(answer.gaps) / max(1, len(answer.gaps))
-    print(f"    the model's words (it was never trained): {answer.text!r}")
+    print(f"    answer (the model was never trained): {answer.text!r}")
     parts = ", ".join(f"{name} {ms:.0f} ms" for name, ms in answer.timing.items())
     print(f"    TTFT {1000 * answer.ttft:.0f} ms at the client: {parts} in the router")
     print(f"    ITL {itl:.0f} ms over {len(answer.gaps) + 1} tokens")
@@ -99,16 +100,16 @@ def show(url: str) -> int:
 
 
 def scale(url: str, started: float) -> int:
-    """The pools under load, and what to try next."""
+    """The pools under load, and commands to try next. The exit code."""
     if os.environ.get("DEMO_LOAD") == "0":
         print("DEMO_LOAD=0: the loads that make the pools grow are left out")
-        good = True
+        succeeded = True
     else:
         print("Two loads follow, 4 to 8 minutes in all; DEMO_LOAD=0 leaves them out.")
-        good = show_scaling(url, SERVICE, NAMESPACE, MODEL)
+        succeeded = show_scaling(url, SERVICE, NAMESPACE, MODEL)
     print()
     print_next(url)
-    if not good:
+    if not succeeded:
         print("demo: the pools did not follow the loads as they should, see above", file=sys.stderr)
         return 1
     print(f"demo: ok ({time.monotonic() - started:.0f} s in all)")

@@ -1,7 +1,7 @@
 """Build the images that ship: python -m e2e.images build [operator|runtime|vllm-cpu|all]
 
 An image is keyed by what goes into it and skipped while that is unchanged. Builds run with buildah in a storage of
-their own (`storage_environment` names it to whoever reads an image from there: python -m e2e.cluster load-image
+their own (`storage_environment` names it to the reader of an image: python -m e2e.cluster load-image
 buildah:NAME). The base is Debian from the machine's own package source; `BASE_IMAGE` names another one (for example
 python:3.11-slim where a registry can be reached).
 """
@@ -83,13 +83,13 @@ class Built:
 
 def build(names: list[str]) -> list[Built]:
     """Build what changed; returns every image and where it is loaded from."""
-    with _alone():
+    with _exclusive():
         base = os.environ.get("BASE_IMAGE") or _local_base()
         return [_build(IMAGES[name], base) for name in names]
 
 
 @contextmanager
-def _alone() -> Generator[None]:
+def _exclusive() -> Generator[None]:
     """One build at a time; what an interrupted one left in the storage would otherwise keep gigabytes."""
     with progress.exclusive(_cache() / "lock", "image build"):
         for left in _cache().glob(f"{STAGING}*"):

@@ -1,25 +1,24 @@
-"""What demo and tests ask of the API server, through kubectl: objects as dicts, and waiting for what they show."""
+"""The API server through kubectl, for demo and tests: objects as dicts, conditions, and samples of pods' metrics."""
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import tenacity
 
 from e2e import cluster
+from e2e.cluster.progress import WaitTimeoutError, wait_for
 from phasewise_runtime import contract
 
 Object = dict[str, Any]
-T = TypeVar("T")
 READ_SECONDS = 20
 FINAL = ("(NotFound)", "(Forbidden)", "doesn't have a resource type")
 
 
 def may_pass(error: BaseException) -> bool:
-    """Neither an answer nor a refusal: the API server was busy, or a pod behind it."""
+    """Whether the API server neither answered nor refused: it was busy, or a pod behind it."""
     return isinstance(error, cluster.ClusterError) and not any(final in str(error) for final in FINAL)
 
 
@@ -30,7 +29,7 @@ def may_pass(error: BaseException) -> bool:
     reraise=True,
 )
 def read(*arguments: str) -> str:
-    """`kubectl get`. Tests ask a thousand times: one answer lost on a busy machine must not decide."""
+    """`kubectl get`. Tests ask a thousand times: one answer lost on a busy machine must not fail them."""
     return cluster.kubectl("get", f"--request-timeout={READ_SECONDS}s", *arguments)
 
 
@@ -53,13 +52,13 @@ def find(kind: str, selector: str = "", namespace: str = "default") -> list[Obje
 
 
 def pods(service: str, role: str, namespace: str = "default") -> list[Object]:
-    """Those that are not on their way out."""
+    """Those that are not being deleted."""
     selector = f"{contract.LABEL_SERVICE}={service},{contract.LABEL_ROLE}={role}"
     return [p for p in find("pods", selector, namespace) if "deletionTimestamp" not in p["metadata"]]
 
 
 def deployment(service: str, role: str, namespace: str = "default") -> Object:
-    """The one Deployment of a pool, between rollouts."""
+    """The Deployment of a pool; between rollouts there is only one."""
     (found,) = find("deployment", f"{contract.LABEL_SERVICE}={service},{contract.LABEL_ROLE}={role}", namespace)
     return found
 
@@ -75,40 +74,27 @@ def condition(live: Object, kind: str) -> tuple[str, str, str]:
     return found.get("status", ""), found.get("reason", ""), found.get("message", "")
 
 
-def wait_for(what: str, probe: Callable[[], T | None], seconds: float = 60, every: float = 0.5) -> T:
-    """The first true thing that `probe` returns; AssertionError with `what` where there is none.
-
-    `seconds` bound when the last question is asked; its answer may take longer on a busy machine.
-    """
-    deadline = time.monotonic() + seconds
-    while not (found := probe()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{seconds:g} s have passed without: {what}")
-        time.sleep(every)
-    return found
-
-
 def wait_ready(
-    service: str, namespace: str = "default", seconds: float = 400, tell: Callable[[str], object] = lambda _: None
+    service: str, namespace: str = "default", seconds: float = 400, report: Callable[[str], object] = lambda _: None
 ) -> Object:
-    """The service once it is Ready at its newest generation; every new reason on the way is told."""
-    said = ""
+    """The service once it is Ready at its newest generation; every new reason on the way is reported."""
+    reported = ""
 
     def probe() -> Object | None:
-        nonlocal said
+        nonlocal reported
         live = get("infsvc", service, namespace)
         status, reason, message = condition(live, "Ready")
-        if (news := f"{reason}: {message}") != said and reason:
-            said = news
-            tell(news)
+        if (news := f"{reason}: {message}") != reported and reason:
+            reported = news
+            report(news)
         fresh = live.get("status", {}).get("observedGeneration") == live["metadata"]["generation"]
         settled = condition(live, "Reconciling")[0] == "False"
         return live if fresh and settled and status == "True" else None
 
     try:
         return wait_for(f"InferenceService {service} Ready", probe, seconds)
-    except AssertionError as error:
-        raise AssertionError(f"{error}; it last said: {said}") from None
+    except WaitTimeoutError as error:
+        raise WaitTimeoutError(f"{error}; its last reason was {reported}") from None
 
 
 def engine_metrics(pod: str, namespace: str = "default") -> dict[str, float]:

@@ -1,25 +1,31 @@
-"""Load on a service while something is done to it, and proof that nothing was lost.
+"""Requests to a service while something is done to it, and what clients saw of it.
 
-Every prompt is unique from its first character, so that no cache makes a prefill leg needless; every answer is asked
-again of the engine alone afterwards (alone.py).
+A load has few prompts and sends them again and again, each time with another `cache_salt`: no cache makes a prefill
+needless, and every answer can be compared with what the reference engine answered once to the same prompt
+(reference.py).
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import random
+import statistics
 import threading
 import time
-from collections.abc import Generator, Iterator
+import uuid
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from e2e import client, cluster, kube
+from e2e.cluster.progress import wait_for
 from phasewise_runtime import contract
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+MIXED_PROMPTS = 16
 WORDS = ("cache", "is", "filled", "in", "one", "pass", "and", "read", "token", "by", "while", "prompts", "wait")
 
 
@@ -54,14 +60,29 @@ def make_request(model: str, seed: int, tokens: int, *, chat: bool, stream: bool
     return Request(COMPLETIONS, {**body, "prompt": prompt(tokens, seed)})
 
 
-def send_all(url: str, requests: list[Request], at_once: int) -> list[Outcome]:
+def mixed_requests(model: str, longest: int) -> list[Request]:
+    """Chat and plain completions, streamed and not; prompts of 100 to `longest` tokens, 32 tokens to answer."""
+    lengths = [100 + n * (longest - 100) // (MIXED_PROMPTS - 1) for n in range(MIXED_PROMPTS)]
+    kinds = itertools.cycle([(True, True), (False, True), (True, False), (False, False)])
+    return [
+        make_request(model, 5000 + tokens, tokens, chat=chat, stream=stream, output=32)
+        for tokens, (chat, stream) in zip(lengths, kinds, strict=False)
+    ]
+
+
+def salted(request: Request) -> Request:
+    """The same request, which no prefix cache knows."""
+    return Request(request.path, {**request.body, "cache_salt": uuid.uuid4().hex})
+
+
+def send_all(url: str, requests: Sequence[Request], at_once: int) -> list[Outcome]:
     with ThreadPoolExecutor(at_once) as pool:
         return list(pool.map(lambda r: Outcome(r, client.ask(url, r.path, r.body)), requests))
 
 
 @dataclass
 class Traffic:
-    """Requests sent to a service by several threads until `stop` is set, and what became of them."""
+    """Requests sent to a service by several threads until `stop` is set, and their outcomes."""
 
     url: str
     model: str
@@ -85,29 +106,26 @@ class Traffic:
 
 @dataclass
 class Load(Traffic):
-    """Requests of all kinds, kept in flight by `workers` threads."""
+    """The mixed requests in turn, kept in flight by `workers` threads."""
 
-    workers: int = 8
     longest: int = 800
     """Prompt tokens at most."""
-    seeds: Iterator[int] = field(default_factory=lambda: itertools.count(random.randrange(1 << 30)))
 
-    def work(self, number: int) -> None:
-        shapes = itertools.cycle([(True, True), (False, True), (True, False), (False, False)])
-        for _ in range(number % 4):
-            next(shapes)
+    def __post_init__(self) -> None:
+        self._turns = itertools.cycle(mixed_requests(self.model, self.longest))
+        self._lock = threading.Lock()
+
+    def work(self) -> None:
         while not self.stop.is_set():
-            chat, stream = next(shapes)
-            seed = next(self.seeds)
-            tokens = 100 + seed % (self.longest - 100)
-            request = make_request(self.model, seed, tokens, chat=chat, stream=stream, output=32)
-            self.send(request)
+            with self._lock:
+                request = next(self._turns)
+            self.send(salted(request))
 
 
 @contextmanager
 def load(url: str, model: str, workers: int = 8, longest: int = 800) -> Generator[Load]:
-    running = Load(url, model, workers=workers, longest=longest)
-    threads = [threading.Thread(target=running.work, args=(n,), daemon=True) for n in range(workers)]
+    running = Load(url, model, longest=longest)
+    threads = [threading.Thread(target=running.work, daemon=True) for _ in range(workers)]
     for thread in threads:
         thread.start()
     try:
@@ -120,34 +138,33 @@ def load(url: str, model: str, workers: int = 8, longest: int = 800) -> Generato
     assert not unanswered, f"{unanswered} requests have neither an answer nor an error"
 
 
-def enough(running: Traffic, more: int) -> None:
-    """Wait for so many more answers."""
+def wait_for_answers(running: Traffic, more: int) -> None:
     target = len(running.outcomes) + more
-    kube.wait_for(f"{more} more answers", lambda: len(running.outcomes) >= target, 180, every=0.2)
+    wait_for(f"{more} more answers", lambda: len(running.outcomes) >= target, 180, every=0.2)
 
 
 def in_flight(service: str, namespace: str, prefill_pod: str = "") -> dict[str, float]:
-    """Requests in each leg at this moment, over all routers, as they count them; in prefill on that pod, if named."""
+    """Requests in prefill and in decode now, as the routers count them; in prefill on that pod only, if named."""
     pods = [p["metadata"]["name"] for p in kube.pods(service, contract.ROUTER, namespace) if kube.is_ready(p)]
     pages = [kube.router_metrics(pod, namespace) for pod in pods]
     name = "phasewise_router_pod_inflight_requests"
     prefill = ('role="prefill"', f'pod="{prefill_pod}"') if prefill_pod else ('role="prefill"',)
     labels = {"prefill": prefill, "decode": ('role="decode"',)}
-    return {leg: sum(kube.total(p, name, *wanted) for p in pages) for leg, wanted in labels.items()}
+    return {phase: sum(kube.total(p, name, *of) for p in pages) for phase, of in labels.items()}
 
 
-def wait_both_legs(service: str, namespace: str, prefill_pod: str = "") -> dict[str, float]:
-    """Until requests are in both legs; how many."""
+def wait_both_phases(service: str, namespace: str, prefill_pod: str = "") -> dict[str, float]:
+    """Until requests are in prefill and in decode; how many."""
 
     def probe() -> dict[str, float] | None:
         now = in_flight(service, namespace, prefill_pod)
         return now if min(now.values()) > 0 else None
 
-    return kube.wait_for("requests in both legs", probe, 60, every=0.05)
+    return wait_for("requests in prefill and in decode", probe, 60, every=0.05)
 
 
 def restarts(service: str, role: str, namespace: str) -> dict[str, tuple[int, str]]:
-    """Restarts of each pod of a role, and how its container ended last: the evidence of an engine's own crash."""
+    """Restarts of each pod of a role, and how its container ended last: that shows an engine's own crash."""
     found: dict[str, tuple[int, str]] = {}
     for pod in kube.pods(service, role, namespace):
         for status in pod["status"].get("containerStatuses", []):
@@ -160,3 +177,26 @@ def restarts(service: str, role: str, namespace: str) -> dict[str, tuple[int, st
 def delete_pod(name: str, namespace: str, *, force: bool = False) -> None:
     flags = ["--grace-period=0", "--force"] if force else []
     cluster.kubectl("-n", namespace, "delete", "pod", name, "--wait=false", *flags)
+
+
+@dataclass(frozen=True)
+class Latency:
+    """As clients saw it, in seconds; nan where nothing was measured."""
+
+    ttft_p50: float
+    ttft_p95: float
+    itl: float
+
+    def __str__(self) -> str:
+        return f"TTFT p50 {self.ttft_p50:.2f} s, p95 {self.ttft_p95:.2f} s; ITL {1000 * self.itl:.0f} ms"
+
+
+def latency(outcomes: Sequence[Outcome]) -> Latency:
+    ttfts = sorted(o.answer.ttft for o in outcomes if o.answer.ttft is not None)
+    itls = [o.answer.itl for o in outcomes if o.answer.itl is not None]
+    return Latency(quantile(ttfts, 0.5), quantile(ttfts, 0.95), statistics.mean(itls) if itls else math.nan)
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Of sorted values, the smallest that at least such a share does not exceed."""
+    return values[max(0, math.ceil(share * len(values)) - 1)] if values else math.nan

@@ -1,4 +1,4 @@
-"""The operator's pods: which one leads, what it measures, how it is killed or cut off from an engine."""
+"""The operator's pods: the leader, its metrics and its writes; to kill it, and to cut it off from an engine."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from datetime import datetime
 from pathlib import Path
 
 from e2e import cluster, kube
-from e2e.stack import NAMESPACE, OPERATOR
+from e2e.deploy import NAMESPACE, OPERATOR
 from phasewise_runtime import contract
 
 TABLE = "inet phasewise_e2e"
 
 
 def leader() -> str:
-    """The pod that leads; empty where none does."""
+    """Name of the pod that leads; empty where none does."""
     return kube.get("lease", OPERATOR, NAMESPACE)["spec"].get("holderIdentity") or ""
 
 
 def metrics() -> dict[str, float]:
-    """Of the one that leads: the others measure nothing."""
+    """The leader's: the others measure nothing."""
     return kube.samples(leader(), contract.OPERATOR_PORT, NAMESPACE)
 
 
-def kill_at_once(pod: str) -> None:
-    """SIGKILL to the container's process: no last word, no lease given up. The kubelet starts it again."""
+def kill(pod: str) -> None:
+    """SIGKILL to the container's process: the lease is not given up. The kubelet starts it again."""
     uid = kube.get("pod", pod, NAMESPACE)["metadata"]["uid"]
     killed = next((p for p in processes_of(uid) if b"phasewise_operator" in _command(p)), None)
     assert killed, f"no operator runs in {pod}"
@@ -38,7 +38,7 @@ def kill_at_once(pod: str) -> None:
 
 
 def _command(process: Path) -> bytes:
-    """Empty of one that has just ended."""
+    """Empty where the process has just ended."""
     with contextlib.suppress(OSError):
         return (process / "cmdline").read_bytes()
     return b""
@@ -58,7 +58,7 @@ def processes_of(uid: str) -> list[Path]:
 
 @contextmanager
 def cut_off(pod: str, namespace: str) -> Generator[None]:
-    """The operator cannot read an engine pod until the block ends; routers, kubelet and engines reach it as before.
+    """The operator cannot scrape an engine pod until the block ends; routers, kubelet and engines reach it as before.
 
     In the pod's own network namespace, packets from the operator's pods are dropped without an answer.
     """
@@ -76,7 +76,7 @@ def cut_off(pod: str, namespace: str) -> Generator[None]:
 
 
 def writes(since: float, path: str = "") -> list[tuple[float, str]]:
-    """Writes of the operator in the API server's own record: when, and what at which path."""
+    """Writes of the operator in the API server's audit log: Unix seconds, verb and path."""
     account = f"system:serviceaccount:{NAMESPACE}:"
     found: list[tuple[float, str]] = []
     for line in cluster.selected().audit_log_path().read_text().splitlines():

@@ -1,8 +1,8 @@
 """The live table of the demo: each pool's size and latency against its target, in 80 columns. Pure.
 
-A row says of one pool: when, replicas ready and wanted, TTFT (prefill) or ITL (decode) at the quantile that the
-target is for, whether the target is missed (!), and why the pool has this size in one word. A change of size is told
-in full.
+A row is about one pool: the time, replicas ready and desired, TTFT (prefill) or ITL (decode) at the quantile that the
+target is for, whether the target is missed (!), and the reason for the pool's size. A change of size is printed with
+its message.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ HEAD = f"{'time':>5}  {'pool':<7} {'ready':>5}  {'latency':<12} {'target':<6}  w
 class Row:
     role: str
     ready: int
-    wanted: int
+    desired: int
     measured: float | None
-    """Seconds; None where nothing is known."""
+    """Seconds; None where it is not known."""
     target: float
     reason: str
 
@@ -36,7 +36,7 @@ class Row:
 
 
 def rows(status: Mapping[str, Any], metrics: Mapping[str, float], service: str, namespace: str) -> list[Row]:
-    """From the status, with what the operator's metrics know more freshly. Pools that are not there have no row."""
+    """From the status, and from the operator's metrics, which are fresher. Pools that do not exist have no row."""
     return [_row(role, status, metrics, service, namespace) for role in contract.ENGINE_ROLES if role in status]
 
 
@@ -45,11 +45,11 @@ def _row(role: str, status: Mapping[str, Any], metrics: Mapping[str, float], ser
         return find(metrics, name, namespace=namespace, service=service, **labels)
 
     pool, slo = status[role], status["slo"][LATENCY[role]]
-    wanted = live("phasewise_pool_replicas", role=role, state="wanted")
+    desired = live("phasewise_pool_replicas", role=role, state="desired")
     return Row(
         role=role,
         ready=pool["ready"],
-        wanted=pool["desired"] if wanted is None else int(wanted),
+        desired=pool["desired"] if desired is None else int(desired),
         measured=live(f"phasewise_service_{LATENCY[role]}_seconds"),
         target=seconds(slo["target"]),
         reason=pool.get("reason") or "",
@@ -57,22 +57,22 @@ def _row(role: str, status: Mapping[str, Any], metrics: Mapping[str, float], ser
 
 
 def decisions(status: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Changes of size that the status still tells, oldest first."""
+    """Changes of size that the status still has, oldest first."""
     return list(reversed(status.get("scaling", {}).get("decisions", [])))
 
 
-def told(decision: Mapping[str, Any]) -> str:
-    """A change of size with the figures that decided it."""
+def describe(decision: Mapping[str, Any]) -> str:
+    """A change of size with its message, which has the figures that decided it."""
     change = f"{decision['role']} {decision['from']} -> {decision['to']}"
     text = f"{change}  {decision['reason']}: {decision['message']}"
     return textwrap.fill(text, COLUMNS, initial_indent=INDENT, subsequent_indent=INDENT)
 
 
 def find(samples: Mapping[str, float], name: str, **labels: str) -> float | None:
-    """The one sample of a name with these labels."""
-    wanted = [f'{key}="{value}"' for key, value in labels.items()]
+    """The sample of a name with these labels."""
+    pairs = [f'{key}="{value}"' for key, value in labels.items()]
     series = ((key, value) for key, value in samples.items() if key.partition("{")[0] == name)
-    return next((value for key, value in series if all(label in key for label in wanted)), None)
+    return next((value for key, value in series if all(pair in key for pair in pairs)), None)
 
 
 def seconds(duration: str) -> float:
@@ -83,7 +83,7 @@ def seconds(duration: str) -> float:
     raise ValueError(f"{duration!r} is not a duration such as 430ms")
 
 
-def shown(duration: float | None) -> str:
+def format_seconds(duration: float | None) -> str:
     if duration is None:
         return "-"
     return f"{1000 * duration:.0f}ms" if duration < 1 else f"{duration:.3g}s"
@@ -91,9 +91,11 @@ def shown(duration: float | None) -> str:
 
 def line(clock: float, row: Row) -> str:
     minutes, rest = divmod(int(clock), 60)
-    latency = f"{LATENCY[row.role].upper()} {shown(row.measured)}{'!' if row.in_target is False else ''}"
-    size = f"{row.ready}/{row.wanted}"
-    text = f"{minutes:>2}:{rest:02}  {row.role:<7} {size:>5}  {latency:<12} {shown(row.target):<6}  {row.reason}"
+    latency = f"{LATENCY[row.role].upper()} {format_seconds(row.measured)}{'!' if row.in_target is False else ''}"
+    size = f"{row.ready}/{row.desired}"
+    text = (
+        f"{minutes:>2}:{rest:02}  {row.role:<7} {size:>5}  {latency:<12} {format_seconds(row.target):<6}  {row.reason}"
+    )
     return cut(text.rstrip())
 
 

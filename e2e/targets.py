@@ -1,7 +1,7 @@
 """TTFT and ITL targets that this machine can meet: on a slow or shared one the example's would be missed even idle.
 
-A pool then grows and does not return, rightly, and no load shows anything. So what one request alone gets is measured
-first; where that leaves too little room for load, the service's targets are raised, and only then.
+A pool would then grow and rightly not return, and no load would show anything. So the latency of single requests is
+measured first; where it leaves too little margin for load, the service's targets are raised, and only then.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import statistics
 from dataclasses import dataclass
 
 from e2e import kube, table
-from e2e.load import Outcome, Traffic
-from e2e.shapes import GENERATION_HEAVY, PROMPT_HEAVY, Shape, salted
+from e2e.load import Outcome, Traffic, salted
+from e2e.load_shapes import GENERATION_HEAVY, PROMPT_HEAVY, Shape
 
 SAMPLES = 3
-ROUNDS = 4
-"""At most, until one is no quicker than the one before: an engine's first requests are slow."""
+MAX_ROUNDS = 4
 QUICKER = 0.8
-TTFT_ROOM = 3.0
-"""Times the TTFT of a long prompt alone: one that waits for another, and what the machine's noise adds."""
-ITL_ROOM = 3.0
-"""Times the ITL of a stream alone."""
+"""An engine's first requests are slow: rounds go on while one takes less than this share of the one before."""
+TTFT_MARGIN = 3.0
+"""Times the TTFT of a single long prompt: one that waits for another, and what the machine's noise adds."""
+ITL_MARGIN = 3.0
+"""Times the ITL of a single stream."""
 READY_SECONDS = 400
 
 
@@ -37,37 +37,37 @@ class Targets:
 
 
 def fit(service: str, namespace: str, url: str, model: str) -> tuple[Targets, Targets]:
-    """What requests get alone, and the service's targets, raised where they leave too little room above that."""
-    found = alone(url, model)
+    """The latency of single requests, and the service's targets, raised where they leave too little margin above it."""
+    single = measure_single(url, model)
     before = of(service, namespace)
     after = Targets(
-        max(before.ttft, math.ceil(TTFT_ROOM * found.ttft)),
-        max(before.itl, math.ceil(100 * ITL_ROOM * found.itl) / 100),
+        max(before.ttft, math.ceil(TTFT_MARGIN * single.ttft)),
+        max(before.itl, math.ceil(100 * ITL_MARGIN * single.itl) / 100),
     )
     if after != before:
         write(service, namespace, after)
-    return found, after
+    return single, after
 
 
-def alone(url: str, model: str) -> Targets:
-    """TTFT of a long prompt and ITL of a stream that have the service to themselves."""
-    found = Targets(math.inf, math.inf)
-    for _ in range(ROUNDS):
-        ttft = statistics.median(o.answer.ttft or math.nan for o in one_by_one(url, model, PROMPT_HEAVY))
-        itl = statistics.median(o.answer.itl or math.nan for o in one_by_one(url, model, GENERATION_HEAVY))
-        last, found = found, Targets(round(min(ttft, found.ttft), 2), round(min(itl, found.itl), 3))
-        if found.ttft > QUICKER * last.ttft and found.itl > QUICKER * last.itl:
+def measure_single(url: str, model: str) -> Targets:
+    """TTFT of a long prompt and ITL of a stream, each with no other request in the service."""
+    best = Targets(math.inf, math.inf)
+    for _ in range(MAX_ROUNDS):
+        ttft = statistics.median(o.answer.ttft or math.nan for o in send_singly(url, model, PROMPT_HEAVY))
+        itl = statistics.median(o.answer.itl or math.nan for o in send_singly(url, model, GENERATION_HEAVY))
+        last, best = best, Targets(round(min(ttft, best.ttft), 2), round(min(itl, best.itl), 3))
+        if best.ttft > QUICKER * last.ttft and best.itl > QUICKER * last.itl:
             break
-    return found
+    return best
 
 
-def one_by_one(url: str, model: str, shape: Shape) -> list[Outcome]:
-    """Requests of a shape with nothing beside them; AssertionError where one fails."""
+def send_singly(url: str, model: str, shape: Shape) -> list[Outcome]:
+    """Requests of a shape, one at a time; AssertionError where one fails."""
     traffic = Traffic(url, model)
     for request in shape.requests(model)[:SAMPLES]:
         traffic.send(salted(request))
     if traffic.failed:
-        raise AssertionError(f"a request alone fails: {traffic.failed[0].answer.error}")
+        raise AssertionError(f"a single request fails: {traffic.failed[0].answer.error}")
     return traffic.outcomes
 
 
@@ -77,7 +77,7 @@ def of(service: str, namespace: str) -> Targets:
 
 
 def write(service: str, namespace: str, targets: Targets) -> None:
-    """The routers are replaced for it, since they judge by the targets."""
+    """Routers judge requests by the targets: they are replaced, and this waits for it."""
     slo = {"ttft": f"{1000 * targets.ttft:.0f}ms", "itl": f"{1000 * targets.itl:.0f}ms"}
     kube.patch("infsvc", service, {"spec": {"slo": slo}}, namespace)
     kube.wait_ready(service, namespace, READY_SECONDS)

@@ -1,7 +1,7 @@
-"""The API server is the judge: it takes the CRDs and every example, and refuses bad objects with our messages.
+"""The API server accepts the CRDs and every example, and refuses bad objects with our messages.
 
-Objects are tried on a copy of the CRDs under another group and other names, so that this neither needs an installed
-chart nor touches what one owns, and no name of the copy gets in the way of `kubectl get infsvc`.
+Objects are tried on a copy of the CRDs under another group and other names: this needs no installed chart, changes
+nothing of an installed one, and `kubectl get infsvc` does not find the copy.
 """
 
 from __future__ import annotations
@@ -106,13 +106,13 @@ def refusal(api: client.CustomObjectsApi, body: dict[str, Any]) -> str:
     return json.loads(refused.value.body or "")["message"]
 
 
-def established_without_complaint(crd: dict[str, Any]) -> bool:
+def is_established(crd: dict[str, Any]) -> bool:
     conditions = {c["type"]: c["status"] for c in crd["status"]["conditions"]}
     return conditions == {"NamesAccepted": "True", "Established": "True"}
 
 
 @pytest.mark.parametrize("path", CRDS, ids=lambda path: path.stem)
-def test_the_api_server_takes_the_crd(path: Path) -> None:
+def test_the_crd_is_accepted(path: Path) -> None:
     done = kubectl("apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", str(path))
     assert done.endswith("serverside-applied (server dry run)\n")
 
@@ -121,7 +121,7 @@ def test_the_api_server_takes_the_crd(path: Path) -> None:
 @pytest.mark.parametrize("path", CRDS, ids=lambda path: path.stem)
 def test_the_schema_is_structural(path: Path) -> None:
     crd = json.loads(kubectl("get", crd_name(path), "-o", "json"))
-    assert established_without_complaint(crd), crd["status"]["conditions"]
+    assert is_established(crd), crd["status"]["conditions"]
 
 
 @pytest.mark.usefixtures("api")
@@ -157,7 +157,7 @@ def test_a_bad_object_is_refused_with_what_to_write_instead(api: client.CustomOb
     assert "evaluation error" not in message
 
 
-def test_every_argument_that_phasewise_owns_is_refused(api: client.CustomObjectsApi) -> None:
+def test_every_argument_that_phasewise_sets_is_refused(api: client.CustomObjectsApi) -> None:
     reasons = [rule["message"] for rule in ENGINE_ARGS["x-kubernetes-validations"]]
     args = {name: schema.get("type") == "boolean" or "1" for name, schema in ENGINE_ARGS["properties"].items()}
     message = refusal(api, merged(TABLE["base"], {"spec": {"engine": {"args": args}}}))
@@ -165,7 +165,7 @@ def test_every_argument_that_phasewise_owns_is_refused(api: client.CustomObjects
 
 
 @pytest.mark.usefixtures("api")
-def test_a_pool_scaler_is_scaled_and_keeps_its_pool() -> None:
+def test_a_pool_scaler_can_be_scaled_and_not_given_another_pool() -> None:
     scaler: dict[str, Any] = {
         "apiVersion": f"{GROUP}/v1alpha1",
         "kind": "PoolScaler",

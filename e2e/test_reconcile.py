@@ -1,17 +1,17 @@
-"""The operator at work: drift put right, a changed spec rolled, silence when idle, an API server that goes away."""
+"""The operator at work: no write when idle, drift repaired, a changed spec rolled out, an API server that goes away."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Callable
-from datetime import datetime, timezone
 
 import pytest
 
-from e2e import cluster, kube, operators
-from e2e.conftest import Service
-from e2e.load import enough, load
+from e2e import cluster, kube, operators, service
+from e2e.cluster.progress import wait_for
+from e2e.load import load, wait_for_answers
+from e2e.service import CHILDREN, NAMESPACE, Service
 from phasewise_runtime import contract
 
 DRIFT_SECONDS = 5
@@ -24,12 +24,25 @@ EDITS: list[tuple[str, str, str]] = [
     ("pdb", "chat-prefill", '{"spec":{"maxUnavailable":0}}'),
 ]
 
-QUIET = 45
-"""Seconds. Figures of traffic that has ended are written once more, half a minute after the last write."""
+OUTAGE_SECONDS = 60
+SETTLE_SECONDS = 45
+"""Figures of traffic that has ended are written once more, half a minute after the last write."""
+IDLE_SECONDS = 60
 
 
-def owned(kind: str, name: str, namespace: str) -> str:
-    """All of an object that anybody could edit, as text."""
+def test_an_idle_service_causes_no_write_but_the_lease(chat: Service) -> None:
+    """A minute after it has settled: read in the audit log, so that a minute that has passed already counts."""
+
+    def is_idle() -> bool:
+        found = operators.writes(time.time() - SETTLE_SECONDS - IDLE_SECONDS)
+        assert any("/leases/" in what for _, what in found), "the audit log does not show the operator at all"
+        return not [what for _, what in found if "/leases/" not in what and f"/namespaces/{NAMESPACE}/" not in what]
+
+    wait_for("a minute without a write", is_idle, 240, 2)
+
+
+def editable(kind: str, name: str, namespace: str) -> str:
+    """All of an object that a user could edit, as text."""
     live = kube.get(kind, name, namespace)
     for key in ("resourceVersion", "generation", "managedFields", "uid", "creationTimestamp"):
         live["metadata"].pop(key, None)
@@ -40,117 +53,115 @@ def owned(kind: str, name: str, namespace: str) -> str:
     return json.dumps(live, sort_keys=True)
 
 
-def engine_deployment(service: Service) -> str:
-    selector = f"{contract.LABEL_SERVICE}={service.name},{contract.LABEL_ROLE}=prefill"
-    return kube.find("deployment", selector, service.namespace)[0]["metadata"]["name"]
-
-
 @pytest.mark.parametrize(("kind", "name", "patch"), EDITS, ids=[kind for kind, _, _ in EDITS])
-def test_an_edit_by_hand_is_put_right(kind: str, name: str, patch: str, service: Service) -> None:
-    before = owned(kind, name, service.namespace)
-    cluster.kubectl("-n", service.namespace, "patch", kind, name, "--type=merge", "-p", patch)
-    kube.wait_for(f"{kind} as it was", lambda: owned(kind, name, service.namespace) == before, DRIFT_SECONDS, 0.1)
+def test_an_edited_child_is_repaired(kind: str, name: str, patch: str, chat: Service) -> None:
+    before = editable(kind, name, chat.namespace)
+    cluster.kubectl("-n", chat.namespace, "patch", kind, name, "--type=merge", "-p", patch)
+    wait_for(f"{kind} as it was", lambda: editable(kind, name, chat.namespace) == before, DRIFT_SECONDS, 0.1)
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, name, _ in EDITS if kind != "deployment"])
-def test_a_deleted_child_comes_back(kind: str, name: str, service: Service) -> None:
-    before = kube.get(kind, name, service.namespace)["metadata"]["uid"]
-    cluster.kubectl("-n", service.namespace, "delete", kind, name, "--wait=false")
+def test_a_deleted_child_comes_back(kind: str, name: str, chat: Service) -> None:
+    before = kube.get(kind, name, chat.namespace)["metadata"]["uid"]
+    cluster.kubectl("-n", chat.namespace, "delete", kind, name, "--wait=false")
 
     def back() -> bool:
-        listed = kube.find(kind, f"{contract.LABEL_SERVICE}={service.name}", service.namespace)
+        listed = kube.find(kind, f"{contract.LABEL_SERVICE}={chat.name}", chat.namespace)
         return any(o["metadata"]["name"] == name and o["metadata"]["uid"] != before for o in listed)
 
-    kube.wait_for(f"{kind} {name} back", back, DRIFT_SECONDS, 0.1)
-    service.expose()  # a Service that was made anew has another address; DNS follows it, a forward is told
-    service.wait_ready()
+    wait_for(f"{kind} {name} back", back, DRIFT_SECONDS, 0.1)
+    # A Service that was made again has another address: DNS follows it, the forward is set again by the fixture.
 
 
-def test_an_edited_and_a_deleted_deployment_come_back(service: Service) -> None:
-    """The router's, so that no engine has to start anew; an engine's by an edit that starts none."""
-    cluster.kubectl("-n", service.namespace, "delete", "deployment", "chat-router", "--cascade=orphan", "--wait=false")
-    kube.wait_for(
-        "a router Deployment", lambda: kube.find("deployment", "phasewise.dev/role=router", service.namespace), 5
-    )
-    name = engine_deployment(service)
-    cluster.kubectl("-n", service.namespace, "label", "deployment", name, "phasewise.dev/role=edited", "--overwrite")
-    kube.wait_for("the label as it was", lambda: engine_deployment(service) == name, DRIFT_SECONDS, 0.1)
-    service.wait_ready()
+def test_an_edited_and_a_deleted_deployment_come_back(chat: Service) -> None:
+    """The router's, so that no engine has to start again; an engine's by an edit that starts none."""
+
+    def deployments(role: str) -> list[str]:
+        selector = f"{contract.LABEL_SERVICE}={chat.name},{contract.LABEL_ROLE}={role}"
+        return [found["metadata"]["name"] for found in kube.find("deployment", selector, chat.namespace)]
+
+    delete = ("delete", "deployment", f"{chat.name}-router", "--cascade=orphan", "--wait=false")
+    cluster.kubectl("-n", chat.namespace, *delete)
+    wait_for("a router Deployment", lambda: deployments(contract.ROUTER), DRIFT_SECONDS)
+    (name,) = deployments(contract.PREFILL)
+    edit = ("label", "deployment", name, f"{contract.LABEL_ROLE}=edited", "--overwrite")
+    cluster.kubectl("-n", chat.namespace, *edit)
+    wait_for("the label as it was", lambda: deployments(contract.PREFILL) == [name], DRIFT_SECONDS, 0.1)
 
 
-def test_what_others_add_is_kept(service: Service) -> None:
-    cluster.kubectl("-n", service.namespace, "label", "service", "chat", "team=a")
+def test_fields_that_others_add_are_kept(chat: Service) -> None:
+    cluster.kubectl("-n", chat.namespace, "label", "service", "chat", "team=a")
     cluster.kubectl(
-        "-n", service.namespace, "patch", "service", "chat", "--type=merge", "-p", '{"spec":{"sessionAffinity":"None"}}'
+        "-n", chat.namespace, "patch", "service", "chat", "--type=merge", "-p", '{"spec":{"sessionAffinity":"None"}}'
     )
-    assert kube.get("service", "chat", service.namespace)["metadata"]["labels"]["team"] == "a"
+    assert kube.get("service", "chat", chat.namespace)["metadata"]["labels"]["team"] == "a"
 
 
-def writes_since(start: float) -> list[str]:
-    """But for the lease, which shows that the record is of this operator."""
-    found = [what for _, what in operators.writes(start)]
-    assert any("/leases/" in what for what in found), "the record does not show the operator at all"
-    return [what for what in found if "/leases/" not in what]
-
-
-def test_idle_means_no_write_but_the_lease(service: Service) -> None:
-    service.wait_ready()
-
-    def now() -> float:
-        return datetime.now(timezone.utc).timestamp()
-
-    began = now()
-    kube.wait_for("a quiet time", lambda: now() > began + QUIET and not writes_since(now() - QUIET), 180, 1)
-    start = now()
-    time.sleep(60)  # the promise is about a stretch of time
-    assert writes_since(start) == []
-
-
-def test_a_changed_spec_is_rolled_without_a_lost_request(service: Service) -> None:
-    """A change of the decode pool alone: its fingerprint stays, the prefill pool is left in peace."""
-    before = service.wait_ready()["status"]
+def test_a_changed_spec_is_rolled_out_without_a_failed_request(chat: Service) -> None:
+    """A change of the decode pool only: its fingerprint stays, and the prefill pool is not rolled."""
+    before = chat.wait_ready()["status"]
     template = {"spec": {"decode": {"template": {"metadata": {"annotations": {"e2e": "rolled"}}}}}}
-    with load(service.url, service.model, workers=2) as running:
-        kube.patch("infsvc", service.name, template, service.namespace)
-        after = service.wait_ready(600)["status"]
-        enough(running, 4)
+    with load(chat.url, chat.model, workers=2) as running:
+        kube.patch("infsvc", chat.name, template, chat.namespace)
+        after = chat.wait_ready(600)["status"]
+        wait_for_answers(running, 4)
     assert after["decode"]["revision"] != before["decode"]["revision"]
     assert after["prefill"]["revision"] == before["prefill"]["revision"]
     assert after["fingerprint"] == before["fingerprint"]
     assert [(o.answer.error, o.answer.finish_reason) for o in running.failed] == []
-    selector = f"{contract.LABEL_SERVICE}={service.name},{contract.LABEL_ROLE}=decode"
-    kube.wait_for("the old revision gone", lambda: len(kube.find("deployment", selector, service.namespace)) == 1, 120)
+    selector = f"{contract.LABEL_SERVICE}={chat.name},{contract.LABEL_ROLE}=decode"
+    wait_for("the old revision gone", lambda: len(kube.find("deployment", selector, chat.namespace)) == 1, 120)
 
 
-def gone_and_back(seconds: float) -> None:
+def stopped(seconds: float) -> None:
     cluster.selected().stop_component("kube-apiserver", at_once=True)
     time.sleep(seconds)  # the outage itself
     cluster.selected().start_component("kube-apiserver")
 
 
-def frozen_and_thawed(seconds: float) -> None:
-    """Watches that are dead without an end, and calls that hang instead of being refused."""
+def frozen(seconds: float) -> None:
+    """Watches get no event and no end, and requests hang instead of being refused."""
     cluster.selected().freeze_component("kube-apiserver")
     time.sleep(seconds)  # the outage itself
     cluster.selected().thaw_component("kube-apiserver")
 
 
-@pytest.mark.parametrize("outage", [gone_and_back, frozen_and_thawed])
-def test_an_api_server_away_for_a_minute_is_survived(outage: Callable[[float], None], service: Service) -> None:
-    """Traffic does not notice; one leads and reconciles within 20 s of its return."""
-    patch = json.dumps({"spec": {"maxUnavailable": 0}})
-    with load(service.url, service.model, workers=2) as running:
-        enough(running, 2)
+@pytest.mark.parametrize("outage", [stopped, frozen])
+def test_requests_are_answered_without_the_api_server_and_drift_is_repaired_after_it(
+    outage: Callable[[float], None], chat: Service
+) -> None:
+    """An operator leads and reconciles within 20 s of the API server's return."""
+    name = f"{chat.name}-prefill"
+    with load(chat.url, chat.model, workers=2) as running:
+        wait_for_answers(running, 2)
         answered = len(running.outcomes)
-        outage(60)
+        outage(OUTAGE_SECONDS)
         back = time.monotonic()
         assert len(running.outcomes) > answered, "requests are answered during the outage"
-        cluster.kubectl("-n", service.namespace, "patch", "pdb", "chat-prefill", "--type=merge", "-p", patch)
-        kube.wait_for(
-            "drift put right again",
-            lambda: kube.get("pdb", "chat-prefill", service.namespace)["spec"]["maxUnavailable"] == 1,
+        kube.patch("pdb", name, {"spec": {"maxUnavailable": 0}}, chat.namespace)
+        wait_for(
+            "drift repaired again",
+            lambda: kube.get("pdb", name, chat.namespace)["spec"]["maxUnavailable"] == 1,
             20 - (time.monotonic() - back),
             0.2,
         )
         print(f"{outage.__name__}: reconciled {time.monotonic() - back:.1f} s after the API server's return")
     assert [(o.answer.error, o.answer.finish_reason) for o in running.failed] == []
+
+
+def test_a_deleted_service_leaves_nothing(namespace: str) -> None:
+    """Without engines, to be quick: the fixtures see the same of Ready services when they delete them."""
+    manifest = service.quickstart("deleted", namespace)
+    for role in contract.ENGINE_ROLES:
+        manifest["spec"][role]["replicas"] = {"min": 0}
+    service.apply(manifest)
+    selector = f"{contract.LABEL_SERVICE}=deleted"
+    kinds = {"Deployment", "ReplicaSet", "Pod", "Service", "EndpointSlice", "ServiceAccount", "Role", "RoleBinding"}
+
+    def all_made() -> bool:
+        found = kube.find(CHILDREN, selector, namespace)
+        running = [child for child in found if child.get("status", {}).get("phase") == "Running"]
+        return {*kinds, "PodDisruptionBudget"} <= {child["kind"] for child in found} and len(running) == 1
+
+    wait_for("every kind of child, and a running router", all_made)
+    Service("deleted", namespace, "", "").delete()

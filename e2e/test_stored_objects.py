@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from e2e.cluster import ClusterError, kubectl
-from e2e.kube import wait_for
+from e2e.cluster.progress import wait_for
 from e2e.test_crds import COPY, SERVICE_CRD, TABLE, copied, merged
 from phasewise_operator.api import InferenceServiceSpec
 

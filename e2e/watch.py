@@ -1,7 +1,7 @@
-"""What is seen of a service's pools from outside: printed as a live table, and kept for whoever judges it.
+"""A service's pools as seen from outside: their sizes and latencies now, and every change of size since the beginning.
 
-A terminal gets the last rows rewritten in place and keeps those where something changed; a log gets a line where
-something changed, and one now and then.
+Printed as a live table: a terminal gets the last rows rewritten in place and keeps those where something changed; a log
+gets a line where something changed, and one now and then.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from e2e import cluster, kube, operators, table
+from e2e.cluster.progress import WaitTimeoutError, wait_for
 
 EVERY = 3.0
 LOG_SECONDS = 15.0
@@ -25,16 +26,16 @@ class Watch:
     namespace: str = "default"
     began: float = field(default_factory=time.monotonic)
     rows: dict[str, table.Row] = field(default_factory=dict[str, table.Row])
-    """By role, as last seen."""
+    """By role, as of the last `refresh`."""
     decisions: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     """Every change of size since it began, oldest first."""
-    most: dict[str, int] = field(default_factory=dict[str, int])
-    """By role, the most replicas that were ever wanted."""
+    max_replicas: dict[str, int] = field(default_factory=dict[str, int])
+    """By role, the most replicas that were ever ready or desired."""
 
     def __post_init__(self) -> None:
         self._seen: list[dict[str, Any]] = []
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         status = kube.get("infsvc", self.service, self.namespace).get("status", {})
         try:
             metrics = operators.metrics()
@@ -43,34 +44,35 @@ class Watch:
         self._collect(status)
         self.rows = {row.role: row for row in table.rows(status, metrics, self.service, self.namespace)}
         for role, row in self.rows.items():
-            self.most[role] = max(self.most.get(role, 0), row.wanted, row.ready)
+            self.max_replicas[role] = max(self.max_replicas.get(role, 0), row.desired, row.ready)
 
     def _collect(self, status: kube.Object) -> None:
-        """The status keeps the last few only; what it tells at the first look is of the past."""
+        """The status keeps the last few decisions only; those of the first refresh are of the past."""
         fresh = [d for d in table.decisions(status) if d not in self._seen]
         if self.rows:
             self.decisions += fresh
         self._seen += fresh
 
-    def until(self, done: Callable[[], bool], seconds: float, tell: Callable[[], object] = lambda: None) -> bool:
-        """Look every now and then, and tell, until it is done; False where the time is over first."""
-        deadline = time.monotonic() + seconds
-        while True:
-            self.look()
-            tell()
-            if done():
-                return True
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(EVERY)
+    def wait(self, done: Callable[[], bool], seconds: float, report: Callable[[], object] = lambda: None) -> bool:
+        """Refresh and report until `done`; False where the time is over first."""
+
+        def probe() -> bool:
+            self.refresh()
+            report()
+            return done()
+
+        try:
+            return wait_for("the pools", probe, seconds, EVERY)
+        except WaitTimeoutError:
+            return False
 
     def at(self, role: str, replicas: int) -> bool:
-        """The pool has that many replicas, all ready, and no other is wanted."""
-        return (self.rows[role].ready, self.rows[role].wanted) == (replicas, replicas)
+        """The pool has that many ready replicas, and as many are desired."""
+        return (self.rows[role].ready, self.rows[role].desired) == (replicas, replicas)
 
-    def told(self) -> str:
-        """All that was seen, for a failure: the table as it is, and the decisions that led there."""
-        return "\n".join(["", table.HEAD, *map(table.told, self.decisions), *map(self._line, self.rows.values())])
+    def summary(self) -> str:
+        """For a failure: the table as it is, and the decisions that led there."""
+        return "\n".join(["", table.HEAD, *map(table.describe, self.decisions), *map(self._line, self.rows.values())])
 
     def _line(self, row: table.Row) -> str:
         return table.line(time.monotonic() - self.began, row)
@@ -80,31 +82,31 @@ class Watch:
 
 
 class Printer:
-    """Tells a Watch's rows on standard output."""
+    """Prints a Watch's rows on standard output."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._live = sys.stdout.isatty()
         self._last: list[tuple[int, int, str, bool | None]] = []
         self._decisions = len(watch.decisions)
-        self._told = 0.0
+        self._printed = 0.0
         self._open = 0
         print(table.HEAD)
 
-    def tell(self) -> None:
+    def show(self) -> None:
         now = time.monotonic()
         rows = list(self._watch.rows.values())
-        facts = [(row.ready, row.wanted, row.reason, row.in_target) for row in rows]
+        facts = [(row.ready, row.desired, row.reason, row.in_target) for row in rows]
         fresh = self._watch.decisions[self._decisions :]
         self._decisions += len(fresh)
-        is_news = bool(fresh) or facts != self._last or now - self._told > LOG_SECONDS
-        if not is_news and not self._live:
+        has_changed = bool(fresh) or facts != self._last or now - self._printed > LOG_SECONDS
+        if not has_changed and not self._live:
             return
         if self._live and self._open:
             print(f"\x1b[{self._open}A\x1b[J", end="")
         for decision in fresh:
-            print(table.told(decision))
+            print(table.describe(decision))
         print("\n".join(table.line(now - self._watch.began, row) for row in rows), flush=True)
-        self._open = 0 if is_news else len(rows)
-        if is_news:
-            self._last, self._told = facts, now
+        self._open = 0 if has_changed else len(rows)
+        if has_changed:
+            self._last, self._printed = facts, now

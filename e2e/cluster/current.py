@@ -13,7 +13,7 @@ from pathlib import Path
 
 from e2e.cluster import images, runtime
 from e2e.cluster.interface import Target, parse_target
-from e2e.cluster.progress import wait_for
+from e2e.cluster.progress import POLL_SECONDS, wait_for
 from e2e.cluster.settings import ClusterError, Settings
 
 REGISTRY = "IMAGE_REGISTRY"
@@ -121,9 +121,7 @@ class CurrentCluster:
                 raise ClusterError(f"kubectl port-forward ended: {log.read_text().strip()}")
             return FORWARDING.search(log.read_text())
 
-        wait_for(forwarding, 20, f"kubectl port-forward does not begin; see {log}")
-        found = FORWARDING.search(log.read_text())
-        assert found is not None
+        found = wait_for(f"kubectl port-forward to begin; see {log}", forwarding, 20, POLL_SECONDS)
         record.write_text(json.dumps({"pid": running.pid, "started": _started(running.pid), "port": int(found[1])}))
         return int(found[1])
 

@@ -2,7 +2,8 @@
 
 Run by local.py as a process of the node (`python -m e2e.cluster.forward NETWORK_NAMESPACE SOCKET FILE`). A socket
 belongs to the network namespace in which it is made: the process lives in the node's, and steps out only to make a
-listener. Other processes ask for forwards over a unix socket (forwarding.py); they are kept in FILE for a restart.
+listener. Other processes ask for forwards over a unix socket, with the functions at the end of this file; the forwards
+are kept in FILE for a restart.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
+from e2e.cluster.settings import ClusterError
+
 CLONE_NEWNET = 0x40000000
 CONNECT_SECONDS = 10.0
+CONTROL_SECONDS = 10.0
 
 
 class Forward(TypedDict):
@@ -87,7 +91,7 @@ class Pipe(asyncio.Protocol):
 
 
 class Accepted(Pipe):
-    """The side of the machine: what it says before the target is reached is kept for it."""
+    """The side of the machine: bytes that come before the target is reached are kept for it."""
 
     def __init__(self, forward: Forward) -> None:
         super().__init__()
@@ -212,6 +216,44 @@ async def main(network: str, control: str, kept: str) -> None:
     Path(control).chmod(0o600)
     async with server:
         await server.serve_forever()
+
+
+# --- for other processes: requests to the forwarder ---
+
+
+def add(control: Path, forward: Forward) -> int:
+    """Open a forward, or find it open; the port on the machine's loopback."""
+    return _ask(control, {"add": forward})["forward"]["local"]
+
+
+def remove(control: Path, name: str) -> None:
+    _ask(control, {"remove": name})
+
+
+def listed(control: Path) -> list[Forward]:
+    return _ask(control, {})["forwards"]
+
+
+def answers(control: Path) -> bool:
+    try:
+        listed(control)
+    except (OSError, ClusterError):
+        return False
+    return True
+
+
+def _ask(control: Path, request: dict[str, Any]) -> dict[str, Any]:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(CONTROL_SECONDS)
+        try:
+            connection.connect(str(control))
+        except OSError as error:
+            raise ClusterError("the cluster's forwarder does not answer; run: python -m e2e.cluster up") from error
+        connection.sendall(json.dumps(request).encode() + b"\n")
+        answer = json.loads(connection.makefile().readline() or "{}")
+    if "error" in answer:
+        raise ClusterError(f"the forward could not be opened: {answer['error']}; is the port in use?")
+    return answer
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Images into the node without a registry: made from files by tar and JSON alone, or taken from buildah or an archive.
+"""Images into the node without a registry: made from files with tar and JSON, or taken from buildah or an archive.
 
 An image that is there already, by the id of its source, is not loaded again: the id is a label of the image.
 """

@@ -1,4 +1,4 @@
-"""What a cluster can do for the demo and the tests, whichever it is: the local one, or the user's own."""
+"""The operations of a cluster for the demo and the tests: of the local one, and of the user's own."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def parse_target(text: str) -> Target:
 
 class Cluster(Protocol):
     def up(self) -> None:
-        """Bring it to where pods run; do nothing where it is there already."""
+        """Bring it up until pods run; does nothing where it is up already."""
         ...
 
     def down(self) -> None:
-        """Remove all of it but the cache."""
+        """Remove everything but the cache."""
         ...
 
     def status(self) -> bool:
-        """Print how it is; whether all is well."""
+        """Print its state; whether every part works."""
         ...
 
     def program(self, name: str) -> tuple[Sequence[str], Mapping[str, str]]:

@@ -1,7 +1,7 @@
-"""The local cluster: brings the parts up in order, takes them down, and answers for them.
+"""The local cluster: brings its parts up in order, takes them down, and operates them.
 
-Every step looks first and does only what is missing, so `up` can be cut off at any moment and run again. What is there
-is read from /proc and from the parts themselves, never from a note that an interruption could leave untrue.
+Every step does only what is missing, so `up` can be interrupted at any moment and run again. What runs is read from
+/proc and from the parts themselves, never from a file that an interruption could leave outdated.
 """
 
 from __future__ import annotations
@@ -12,19 +12,18 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster import binaries, configuration, dns, forwarding, images, node, runtime
-from e2e.cluster.api import Api
+from e2e.cluster import binaries, configuration, dns, forward, images, node, runtime
 from e2e.cluster.components import COMPONENTS, command_lines
 from e2e.cluster.interface import parse_target
 from e2e.cluster.packages import ensure_system_packages
 from e2e.cluster.pki import ensure_certificates
-from e2e.cluster.progress import exclusive, phase, say, wait_for
+from e2e.cluster.progress import POLL_SECONDS, exclusive, phase, say, wait_for
 from e2e.cluster.settings import API_SERVER_PORT, NODE_IP, NODE_NAME, ClusterError, Settings
-from e2e.cluster.status import report
+from e2e.cluster.status import Api, report
 
 UP_OR_DOWN = "up or down"
 FORWARDER = "e2e.cluster.forward"
@@ -86,14 +85,14 @@ class LocalCluster:
         ports = service_ports(service)
         if not address or address == "None" or wanted.port not in ports:
             raise ClusterError(f"{target}: the Service has address {address} and ports {', '.join(ports)}")
-        opened = forwarding.add(
+        opened = forward.add(
             self.settings.forward_socket,
             {"name": str(wanted), "local": local_port, "host": address, "port": ports[wanted.port]},
         )
         return f"http://127.0.0.1:{opened}"
 
     def unexpose(self, target: str) -> None:
-        forwarding.remove(self.settings.forward_socket, str(parse_target(target)))
+        forward.remove(self.settings.forward_socket, str(parse_target(target)))
 
     def stop_component(self, name: str, *, at_once: bool = False) -> None:
         _check_component(name)
@@ -140,15 +139,15 @@ class LocalCluster:
     def _wait_until_usable(self) -> None:
         api, logs = self._api(), self.settings.logs
         with phase(f"node {NODE_NAME} ready"):
-            wait_for(lambda: api.node_ready(NODE_NAME), 60, f"the node does not become ready; see {logs}/kubelet.log")
+            _wait(f"the node to be ready; see {logs}/kubelet.log", lambda: api.node_ready(NODE_NAME))
         with phase("service accounts there"):
             account = "/api/v1/namespaces/default/serviceaccounts/default"
-            wait_for(lambda: api.get(account), 60, f"no service accounts; see {logs}/kube-controller-manager.log")
+            _wait(f"service accounts; see {logs}/kube-controller-manager.log", lambda: api.get(account))
         with phase("DNS ready"):
             if not api.deployment_available(dns.NAMESPACE, dns.NAME):
                 self._apply_dns()
-            available = lambda: api.deployment_available(dns.NAMESPACE, dns.NAME)  # noqa: E731
-            wait_for(available, 60, "CoreDNS does not become ready; see: kubectl -n kube-system describe pods")
+            what = "CoreDNS to be ready; see: kubectl -n kube-system describe pods"
+            _wait(what, lambda: api.deployment_available(dns.NAMESPACE, dns.NAME))
 
     def _apply_dns(self) -> None:
         command, environment = self.program("kubectl")
@@ -168,22 +167,22 @@ class LocalCluster:
     def _ensure_forwarder(self, the_node: node.Node) -> None:
         """In the node's process namespace, so that it ends with the node; its network it changes by itself."""
         control = self.settings.forward_socket
-        if not forwarding.answers(control):
+        if not forward.answers(control):
             node.end(node.running(the_node).get(FORWARDER, []))
             kept = str(self.settings.state / "forwards.json")
             command = [sys.executable, "-m", FORWARDER, str(the_node.network), str(control), kept]
             node.launch(self.settings, the_node, "forward", command, network=False, files=False)
-            wait_for(lambda: forwarding.answers(control), 20, f"no forwarder; see {self.settings.logs}/forward.log")
+            _wait(f"the forwarder; see {self.settings.logs}/forward.log", lambda: forward.answers(control))
         self._write_kubeconfig(self._forward_api())
 
     def _forward_api(self) -> int:
         control = self.settings.forward_socket
-        for known in forwarding.listed(control):
+        for known in forward.listed(control):
             if known["name"] == API_FORWARD:
                 return known["local"]
         for port in (self.settings.api_port, 0):
             try:
-                return forwarding.add(
+                return forward.add(
                     control, {"name": API_FORWARD, "local": port, "host": NODE_IP, "port": API_SERVER_PORT}
                 )
             except ClusterError:
@@ -215,7 +214,7 @@ class LocalCluster:
         return configuration.kubeconfig(server, *(file.read_bytes() for file in files))
 
     def _forget_before_reboot(self) -> None:
-        """Nothing of a cluster survives the machine's restart, and etcd's data may not be whole."""
+        """Nothing of a cluster survives the machine's restart, and etcd's data may be incomplete."""
         kept, now = self.settings.state / "boot-id", BOOT_ID.read_text()
         if self.settings.state.exists() and (not kept.exists() or kept.read_text() != now):
             node.stop(self.settings)
@@ -224,10 +223,10 @@ class LocalCluster:
         _write(kept, now)
 
     def _wait_for_api(self) -> None:
-        wait_for(self._api().ready, 60, f"the API server does not become ready; see {self.settings.logs}")
+        _wait(f"the API server to be ready; see {self.settings.logs}", self._api().ready)
 
     def _api(self) -> Api:
-        forwards = forwarding.listed(self.settings.forward_socket)
+        forwards = forward.listed(self.settings.forward_socket)
         port = next((known["local"] for known in forwards if known["name"] == API_FORWARD), self.settings.api_port)
         return Api(port, self.settings.pki)
 
@@ -244,6 +243,10 @@ class LocalCluster:
         return node.find(self.settings)
 
 
+def _wait(what: str, probe: Callable[[], object]) -> None:
+    wait_for(what, probe, 60, POLL_SECONDS)
+
+
 def service_ports(service: Mapping[str, Any]) -> dict[str, int]:
     """A Service's ports, by number and by name."""
     ports = service["spec"].get("ports", [])
@@ -251,7 +254,7 @@ def service_ports(service: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _write(path: Path, content: str) -> None:
-    """Whole or not at all, and for the owner's eyes: some hold keys."""
+    """Completely or not at all, and readable by the owner only: some files hold keys."""
     temporary = path.with_name(f".{path.name}.new")
     temporary.touch(mode=0o600)
     temporary.write_text(content)

@@ -1,4 +1,4 @@
-"""The node: namespaces held by one process, found again by what stands in /proc, so that no lost file can orphan it.
+"""The node: namespaces held by one process, found again in /proc, so that no lost file can orphan it.
 
 Every process of the cluster lives in the node's process namespace. Ending its first process ends them all, and takes
 the mounts and the network with it; what then remains is the control groups and the state folder.
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from e2e.cluster.node_init import SHADOWED
 from e2e.cluster.packages import SYSTEM_PATH
-from e2e.cluster.progress import wait_for
+from e2e.cluster.progress import POLL_SECONDS, wait_for
 from e2e.cluster.settings import ClusterError, Settings
 
 REPOSITORY = Path(__file__).parents[2]
@@ -43,13 +43,13 @@ class Node:
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """What the cluster's processes see: nothing of the user's, such as a proxy that would lead them out of the node."""
+    """Of the cluster's processes: nothing of the user's, such as a proxy that would lead them out of the node."""
     path = os.environ.get("PATH", "")
     return {"PATH": f"{path}:{SYSTEM_PATH}", "HOME": str(settings.state), "PYTHONPATH": str(REPOSITORY)}
 
 
 def find(settings: Settings) -> Node | None:
-    """The node, when it is furnished."""
+    """The node, when its namespaces are set up."""
     return next((Node(pid) for pid, command in _marked(settings) if command[0] == "pause"), None)
 
 
@@ -63,12 +63,12 @@ def start(settings: Settings, pause: Path) -> Node:
     log.touch()  # the shell that opens it does so some time after we go on
     _detached([*namespaces, *init], settings, log)
 
-    def furnished() -> bool:
+    def is_set_up() -> bool:
         if log.stat().st_size and not list(_marked(settings)):
             raise ClusterError(f"the node's namespaces could not be made:\n{log.read_text()[-2000:]}")
         return find(settings) is not None
 
-    wait_for(furnished, 20, f"the node's namespaces are not ready; see {log}")
+    wait_for(f"the node's namespaces; see {log}", is_set_up, 20, POLL_SECONDS)
     found = find(settings)
     if found is None:
         raise ClusterError(f"the node ended at once; see {log}")
@@ -79,12 +79,13 @@ def stop(settings: Settings) -> None:
     """End every process of the node, also of one that was interrupted while it was being made."""
     for pid, _ in _marked(settings):
         _kill(pid)
-    wait_for(lambda: not list(_marked(settings)), 60, f"the node does not end; see: ps -ef | grep {settings.state}")
+    ended = f"the node to end; see: ps -ef | grep {settings.state}"
+    wait_for(ended, lambda: not list(_marked(settings)), 60, POLL_SECONDS)
     _remove_cgroups(settings)
 
 
 def launch(settings: Settings, node: Node, name: str, command: Sequence[str], *, network: bool, files: bool) -> None:
-    """Start a process that belongs to the node alone: the shell that starts it ends, and the node's first adopts it."""
+    """Start a process of the node: the shell that starts it ends, and the node's first process adopts it."""
     _detached(command, settings, settings.logs / f"{name}.log", node.inside([], network=network, files=files))
 
 
@@ -113,21 +114,21 @@ def _name(command: Sequence[str]) -> str:
 
 
 def send(pids: Sequence[int], number: int) -> None:
-    """A signal, such as SIGSTOP: what is frozen keeps its connections and answers nothing."""
+    """A signal, such as SIGSTOP: a frozen process keeps its connections and answers nothing."""
     for pid in pids:
         _kill(pid, number)
 
 
 def end(pids: Sequence[int], *, at_once: bool = False) -> None:
-    """End processes: asked first, made to after a while."""
+    """End processes: SIGTERM first, SIGKILL after a while."""
     for pid in pids:
         _kill(pid, signal.SIGKILL if at_once else signal.SIGTERM)
     try:
-        wait_for(lambda: not any(map(_alive, pids)), STOP_SECONDS, "")
+        wait_for("processes to end", lambda: not any(map(_alive, pids)), STOP_SECONDS, POLL_SECONDS)
     except ClusterError:
         for pid in pids:
             _kill(pid)
-        wait_for(lambda: not any(map(_alive, pids)), STOP_SECONDS, f"processes {list(pids)} do not end")
+        wait_for(f"processes {list(pids)} to end", lambda: not any(map(_alive, pids)), STOP_SECONDS, POLL_SECONDS)
 
 
 def remove_tree(folder: Path) -> None:
@@ -206,4 +207,4 @@ def _remove_cgroups(settings: Settings) -> None:
                     Path(folder).rmdir()
         return not any(group.exists() for group in groups)
 
-    wait_for(removed, 20, f"the control groups named {settings.name} still hold processes")
+    wait_for(f"the control groups named {settings.name} to hold no process", removed, 20, POLL_SECONDS)

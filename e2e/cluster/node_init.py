@@ -1,7 +1,7 @@
-"""The first process of the node: furnishes the node's own namespaces, then becomes `pause`, which holds them.
+"""The first process of the node: sets up the node's own namespaces, then becomes `pause`, which holds them.
 
 Runs as process 1 inside fresh network, mount and process namespaces (see node.py), so all that it mounts and adds is
-the node's alone and is gone when the node is. Imports the standard library and the settings only.
+the node's only, and is gone when the node is.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _private_run_folder(keep: tuple[str, ...]) -> None:
 
 
 def _own_sys() -> None:
-    """/sys shows the devices of this network namespace; the control groups are the machine's, whichever version."""
+    """/sys shows the devices of this network namespace; the control groups are the machine's, in either version."""
     run("umount", "--lazy", "/sys")
     mount("-t", "sysfs", "sysfs", "/sys")
     mount("--rbind", "/run/keep/cgroup", "/sys/fs/cgroup")

@@ -1,6 +1,6 @@
 """The cluster's certificates: two authorities (the cluster's, the aggregation layer's) and a leaf for each part.
 
-All of them are made in one temporary folder that is renamed when whole: a cluster never sees half a set.
+All of them are made in a temporary folder that is renamed when complete: a cluster never sees half a set.
 """
 
 from __future__ import annotations

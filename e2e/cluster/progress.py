@@ -1,4 +1,4 @@
-"""What the user sees while the cluster, or an image build, works: one line a phase, with its seconds."""
+"""What the user sees while the cluster, an image build or the demo works, and the one way in which all of e2e waits."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from e2e.cluster.settings import ClusterError
 
+T = TypeVar("T")
 POLL_SECONDS = 0.05
+"""Seconds between two probes of what is cheap to ask: a process, a file, a socket."""
+
+
+class WaitTimeoutError(ClusterError):
+    """The deadline has passed; the message says what was waited for."""
 
 
 def say(text: str, who: str = "cluster") -> None:
@@ -20,9 +27,19 @@ def say(text: str, who: str = "cluster") -> None:
 
 @contextmanager
 def phase(what: str, who: str = "cluster") -> Generator[None]:
+    """One line on standard error at the end of a phase, with its seconds."""
     started = time.monotonic()
     yield
     say(f"{what} ({time.monotonic() - started:.1f} s)", who)
+
+
+@contextmanager
+def step(text: str) -> Generator[None]:
+    """Two lines on standard output: what begins, and how many seconds it took."""
+    print(f"==> {text}", flush=True)
+    started = time.monotonic()
+    yield
+    print(f"    {time.monotonic() - started:.1f} s", flush=True)
 
 
 @contextmanager
@@ -38,10 +55,14 @@ def exclusive(lock: Path, other: str) -> Generator[None]:
         yield
 
 
-def wait_for(condition: Callable[[], object], seconds: float, otherwise: str) -> None:
-    """Wait until the condition holds; after the given seconds, fail with a message that says what to do."""
+def wait_for(what: str, probe: Callable[[], T | None], seconds: float = 60, every: float = 0.5) -> T:
+    """The first true value that `probe` returns; WaitTimeoutError with `what` where there is none in time.
+
+    `seconds` bound when the last probe begins; its answer may take longer on a busy machine.
+    """
     deadline = time.monotonic() + seconds
-    while not condition():
+    while not (found := probe()):
         if time.monotonic() > deadline:
-            raise ClusterError(f"{otherwise} (waited {seconds:.0f} s)")
-        time.sleep(POLL_SECONDS)
+            raise WaitTimeoutError(f"waited {seconds:g} s for: {what}")
+        time.sleep(every)
+    return found

@@ -1,7 +1,7 @@
 """containerd: its start, its images' names, and the healing of its root, which outlives the cluster.
 
 The root lies in the cache so that images stay. What pods left in it (containers, their snapshots) is removed by a
-containerd that runs for that alone, without the CRI plugin, which would take the leftovers for living pods.
+containerd that runs only for that, without the CRI plugin, which would take the leftovers for living pods.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from e2e.cluster import configuration, node
 from e2e.cluster.packages import program
-from e2e.cluster.progress import phase, say, wait_for
+from e2e.cluster.progress import POLL_SECONDS, phase, say, wait_for
 from e2e.cluster.settings import ClusterError, Settings
 
 NAMESPACE = "k8s.io"
@@ -61,7 +61,7 @@ def _starts(settings: Settings, the_node: node.Node, command: Sequence[str]) -> 
     settings.containerd_socket.unlink(missing_ok=True)
     node.launch(settings, the_node, "containerd", command, network=True, files=True)
     try:
-        wait_for(lambda: answers(settings.containerd_socket), START_SECONDS, "containerd does not answer")
+        wait_for("an answer of containerd", lambda: answers(settings.containerd_socket), START_SECONDS, POLL_SECONDS)
     except ClusterError:
         return False
     return True
@@ -87,11 +87,11 @@ def _remove_containers(root: Path, temporary: Path) -> None:
     content = configuration.containerd(root, temporary / "run", socket, temporary)
     content = content.replace("disabled_plugins = [", 'disabled_plugins = ["io.containerd.grpc.v1.cri", ', 1)
     configured.write_text(content)
-    alone = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation=private", "--"]
-    command = [*alone, require("containerd"), f"--config={configured}", "--log-level=error"]
+    unshared = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation=private", "--"]
+    command = [*unshared, require("containerd"), f"--config={configured}", "--log-level=error"]
     running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait_for(lambda: answers(socket), START_SECONDS, "containerd does not answer")
+        wait_for("an answer of containerd", lambda: answers(socket), START_SECONDS, POLL_SECONDS)
         if containers := ctr(socket, "containers", "list", "--quiet").stdout.split():
             ctr(socket, "containers", "delete", *containers)
     finally:

@@ -1,4 +1,4 @@
-"""The command line, and what stands behind it when the cluster is the user's own."""
+"""The command line, and the cluster behind it when it is the user's own."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from e2e.cluster import selected
 from e2e.cluster.__main__ import main, parser
-from e2e.cluster.api import condition
 from e2e.cluster.current import CurrentCluster
 from e2e.cluster.interface import Target, parse_target
 from e2e.cluster.local import LocalCluster, service_ports
 from e2e.cluster.progress import wait_for
 from e2e.cluster.settings import ClusterError, settings_from
+from e2e.cluster.status import condition
 
 FAKE_KUBECTL = """#!/bin/sh
 case "$*" in
@@ -28,7 +28,7 @@ esac
 
 @pytest.fixture
 def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """A user's machine: a kubectl on PATH that says what it was asked."""
+    """A user's machine: a kubectl on PATH that prints its arguments."""
     kubectl = tmp_path / "bin" / "kubectl"
     kubectl.parent.mkdir()
     kubectl.write_text(FAKE_KUBECTL)
@@ -50,7 +50,7 @@ def test_a_target_is_read_and_written_alike(text: str, target: Target) -> None:
 
 
 @pytest.mark.parametrize("text", ["chat:80", "default/chat", "/chat:80", "default/:80", "a/b/c:80", ""])
-def test_what_is_no_target_is_refused_with_an_example(text: str) -> None:
+def test_a_bad_target_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ClusterError, match="default/chat:80"):
         parse_target(text)
 
@@ -103,12 +103,25 @@ def test_a_cluster_of_the_users_own_must_answer(environ: dict[str, str], monkeyp
         selected().up()
 
 
+def test_clean_removes_the_build_cache(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    (cache / "bin").mkdir(parents=True)
+    monkeypatch.setenv("PHASEWISE_CACHE", str(cache))
+    assert main(["clean"]) == 0
+    assert not cache.exists()
+    assert main(["clean"]) == 0
+
+
 def test_images_for_a_cluster_of_the_users_own_need_a_registry(environ: dict[str, str]) -> None:
     with pytest.raises(ClusterError, match="set IMAGE_REGISTRY"):
         selected().load_image("buildah:localhost/phasewise/operator:dev")
 
 
-def test_a_service_of_the_users_own_cluster_is_forwarded_until_it_is_not(environ: dict[str, str]) -> None:
+def test_a_forward_to_the_users_own_cluster_is_opened_once_and_opened_again_when_it_has_ended(
+    environ: dict[str, str],
+) -> None:
     cluster = CurrentCluster(settings_from(environ, Path.home()), environ)
     assert cluster.expose("default/chat:80") == "http://127.0.0.1:4567"
     record = next(cluster.forwards.glob("*.json"))
@@ -116,7 +129,7 @@ def test_a_service_of_the_users_own_cluster_is_forwarded_until_it_is_not(environ
     assert cluster.expose("default/chat:80") == "http://127.0.0.1:4567"
     assert record.read_text() == before
     os.kill(json.loads(before)["pid"], signal.SIGKILL)
-    wait_for(lambda: cluster.expose("default/chat:80") and record.read_text() != before, 10, "not begun anew")
+    wait_for("a new forward", lambda: cluster.expose("default/chat:80") and record.read_text() != before, 10)
     assert cluster.expose("default/chat:80") == "http://127.0.0.1:4567"
     cluster.unexpose("default/chat:80")
     assert not record.exists()

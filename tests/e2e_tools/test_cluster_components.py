@@ -1,21 +1,25 @@
-"""The command lines and the files of the cluster's parts agree with each other and with the certificates."""
+"""Command lines, files and certificates of the cluster's parts: each is what its users expect."""
 
 from __future__ import annotations
 
 import base64
+import datetime
+import ipaddress
 import json
 import re
 from pathlib import Path
 
 import pytest
 import tomllib
+from cryptography import x509
 from e2e.cluster import configuration, dns
 from e2e.cluster.binaries import PROGRAMS, SOURCE, linker_flags, versions
 from e2e.cluster.components import COMPONENTS, command_lines
 from e2e.cluster.node import cgroup_parents
-from e2e.cluster.pki import CLUSTER_CA, FRONT_PROXY_CA, LEAVES, SERVICE_ACCOUNTS
-from e2e.cluster.settings import settings_from
+from e2e.cluster.pki import CLUSTER_CA, FRONT_PROXY_CA, LEAVES, SERVICE_ACCOUNTS, Leaf, ensure_certificates
+from e2e.cluster.settings import API_SERVICE_IP, NODE_IP, settings_from
 
+NOW = datetime.datetime(2030, 1, 1, tzinfo=datetime.timezone.utc)
 SETTINGS = settings_from({"PHASEWISE_CACHE": "/c", "PHASEWISE_STATE": "/s"}, Path("/home/ada"))
 COMMANDS = command_lines(SETTINGS, {name: Path("/bin") / name for name in PROGRAMS}, "/usr/bin/containerd")
 
@@ -74,12 +78,12 @@ def test_dns_is_found_where_the_kubelet_says_it_is() -> None:
 
 
 def test_programs_report_the_versions_that_the_module_file_names() -> None:
-    wanted = versions((SOURCE / "go.mod").read_text())
-    flags = linker_flags(wanted)
-    assert f"k8s.io/component-base/version.gitVersion={wanted.kubernetes}" in flags
-    assert f"version.version={wanted.helm}" in flags
+    required = versions((SOURCE / "go.mod").read_text())
+    flags = linker_flags(required)
+    assert f"k8s.io/component-base/version.gitVersion={required.kubernetes}" in flags
+    assert f"version.version={required.helm}" in flags
     replaced = re.findall(r"=> k8s\.io/\S+ (v0\S+)", (SOURCE / "go.mod").read_text())
-    assert set(replaced) == {wanted.kubernetes.replace("v1.", "v0.")}
+    assert set(replaced) == {required.kubernetes.replace("v1.", "v0.")}
 
 
 V1 = """30 24 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755
@@ -99,3 +103,46 @@ V2 = "30 24 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate"
 )
 def test_control_groups_are_found_in_either_version(mountinfo: str, parents: dict[str, bool]) -> None:
     assert {str(path): unified for path, unified in cgroup_parents(mountinfo).items()} == parents
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("state") / "pki"
+    ensure_certificates(folder, NOW)
+    return folder
+
+
+def certificate(pki: Path, name: str) -> x509.Certificate:
+    return x509.load_pem_x509_certificate((pki / f"{name}.crt").read_bytes())
+
+
+@pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: leaf.name)
+def test_each_leaf_is_signed_by_its_authority(pki: Path, leaf: Leaf) -> None:
+    certificate(pki, leaf.name).verify_directly_issued_by(certificate(pki, leaf.authority))
+
+
+def test_the_api_servers_certificate_has_all_its_names(pki: Path) -> None:
+    names = certificate(pki, "apiserver").extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    addresses = names.get_values_for_type(x509.IPAddress)
+    assert {"127.0.0.1", NODE_IP, API_SERVICE_IP} <= set(map(str, addresses))
+    assert "kubernetes.default.svc" in names.get_values_for_type(x509.DNSName)
+    assert all(isinstance(address, ipaddress.IPv4Address) for address in addresses)
+
+
+def test_keys_are_readable_by_their_owner_only(pki: Path) -> None:
+    assert {path.stat().st_mode & 0o777 for path in pki.glob("*.key")} == {0o600}
+
+
+def test_certificates_that_are_there_stay(pki: Path) -> None:
+    before = (pki / "ca.crt").read_bytes()
+    ensure_certificates(pki, NOW)
+    assert (pki / "ca.crt").read_bytes() == before
+
+
+def test_half_a_set_left_by_an_interruption_is_made_anew(tmp_path: Path) -> None:
+    left = tmp_path / "pki.making"
+    left.mkdir()
+    (left / "ca.key").touch()
+    ensure_certificates(tmp_path / "pki", NOW)
+    assert (tmp_path / "pki" / "admin.crt").exists()
+    assert not left.exists()

@@ -1,4 +1,4 @@
-"""The forwarder passes bytes both ways, whole, and ends each direction by itself."""
+"""The forwarder passes all bytes both ways, and ends each direction by itself."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ async def ask(port: int, text: bytes) -> bytes:
         writer.close()
 
 
-async def test_many_large_answers_come_back_whole(forwarder: Forwarder, echo: int) -> None:
+async def test_many_large_answers_come_back_complete(forwarder: Forwarder, echo: int) -> None:
     opened = await forwarder.add(to(echo))
     answers = await asyncio.gather(*(ask(opened["local"], MEGABYTE) for _ in range(20)))
     assert all(answer == MEGABYTE for answer in answers)
 
 
-async def test_an_answer_streams_while_the_question_goes_on(forwarder: Forwarder) -> None:
+async def test_an_answer_streams_while_the_request_goes_on(forwarder: Forwarder) -> None:
     async def repeat(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
             writer.write(line)

@@ -1,4 +1,4 @@
-"""Images made without a tool, their names, and how a known one is told from a changed one."""
+"""Images made without a tool, their names, and how a changed one is recognised."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def recipe(tmp_path: Path) -> Recipe:
     return busybox(program, ["sh", "busybox", "wget"])
 
 
-def test_an_archive_is_what_its_digests_say(recipe: Recipe, tmp_path: Path) -> None:
+def test_the_digests_of_an_archive_are_those_of_its_content(recipe: Recipe, tmp_path: Path) -> None:
     out = tmp_path / "image.tar"
     write_archive(recipe, out)
     config_name, names = archive_identity(out)
@@ -71,7 +71,7 @@ def test_an_image_changes_its_identity_with_its_file_and_its_command(recipe: Rec
     assert identity(recipe) != before
 
 
-def test_what_is_no_archive_is_refused_with_its_name(tmp_path: Path) -> None:
+def test_a_file_that_is_no_archive_is_refused_with_its_name(tmp_path: Path) -> None:
     wrong = tmp_path / "notes.txt"
     wrong.write_text("not a tar file, though long enough to look at" * 100)
     with pytest.raises(ClusterError, match=r"notes\.txt is not a docker archive"):

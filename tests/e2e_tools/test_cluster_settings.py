@@ -1,4 +1,4 @@
-"""Where the cluster keeps what, and what it refuses."""
+"""The folders and names of a cluster, and settings that are refused."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_two_clusters_share_no_folder_and_no_marker() -> None:
         ({"PHASEWISE_STATE": "/" + "long/" * 25}, "shorter"),
     ],
 )
-def test_what_cannot_work_is_refused_with_what_to_do(environ: dict[str, str], message: str) -> None:
+def test_a_bad_setting_is_refused_with_what_to_do(environ: dict[str, str], message: str) -> None:
     with pytest.raises(ClusterError, match=message):
         settings_from(environ, HOME)
 
@@ -61,6 +61,6 @@ def test_only_missing_packages_are_installed() -> None:
     assert missing_packages(lambda _: False) == [package.name for package in PACKAGES]
 
 
-def test_waiting_ends_with_what_was_waited_for() -> None:
-    with pytest.raises(ClusterError, match="the node sleeps"):
-        wait_for(lambda: False, 0, "the node sleeps")
+def test_a_timeout_says_what_was_waited_for() -> None:
+    with pytest.raises(ClusterError, match=r"waited 0 s for: the node to be ready; see kubelet\.log"):
+        wait_for("the node to be ready; see kubelet.log", lambda: False, 0)

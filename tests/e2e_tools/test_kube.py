@@ -1,4 +1,4 @@
-"""What the API server could not answer is asked again; an answer is an answer."""
+"""A read that the API server could not answer is repeated; a refusal is not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from e2e import cluster, kube
 
 
 class Server:
-    """Says one thing after the other, the last for ever."""
+    """Gives one answer after the other, the last one for ever."""
 
     def __init__(self, *answers: str | Exception) -> None:
         self.answers = answers
@@ -35,7 +35,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> type[Server]:
         ([cluster.ClusterError("Unable to connect to the server: TLS handshake timeout"), "{}"], 2),
     ],
 )
-def test_a_lost_question_is_asked_again(
+def test_a_lost_read_is_repeated(
     answers: list[str | Exception], asked: int, serve: type[Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = serve(*answers)
@@ -52,7 +52,7 @@ def test_a_lost_question_is_asked_again(
         (cluster.ClusterError("connection refused"), 3),
     ],
 )
-def test_an_answer_is_taken_and_an_outage_is_told(
+def test_a_refusal_is_raised_at_once_and_an_outage_after_three_reads(
     error: Exception, asked: int, serve: type[Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = serve(error)

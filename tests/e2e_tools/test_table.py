@@ -1,4 +1,4 @@
-"""The demo's live table: 80 columns whatever is told, and unknown is not zero."""
+"""The demo's live table: 80 columns whatever it shows, and unknown is not zero."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LABELS = 'namespace="default",service="quickstart"'
 METRICS = {
     f"phasewise_service_ttft_seconds{{{LABELS}}}": 12.34,
     'phasewise_service_itl_seconds{namespace="default",service="other"}': 9.0,
-    'phasewise_pool_replicas{namespace="default",role="prefill",service="quickstart",state="wanted"}': 2.0,
+    'phasewise_pool_replicas{namespace="default",role="prefill",service="quickstart",state="desired"}': 2.0,
     'phasewise_pool_replicas{namespace="default",role="prefill",service="quickstart",state="ready"}': 1.0,
 }
 
@@ -31,10 +31,10 @@ def rows(status: dict[str, Any] = STATUS, metrics: dict[str, float] = METRICS) -
     return table.rows(status, metrics, "quickstart", "default")
 
 
-def test_what_the_operator_measures_now_goes_before_the_status() -> None:
+def test_the_operators_metrics_go_before_the_status() -> None:
     prefill, decode = rows()
-    assert (prefill.ready, prefill.wanted, prefill.measured, prefill.target) == (1, 2, 12.34, 3.0)
-    assert (decode.ready, decode.wanted, decode.measured, decode.target) == (1, 1, None, 0.06)
+    assert (prefill.ready, prefill.desired, prefill.measured, prefill.target) == (1, 2, 12.34, 3.0)
+    assert (decode.ready, decode.desired, decode.measured, decode.target) == (1, 1, None, 0.06)
 
 
 def test_lines_of_the_table() -> None:
@@ -63,8 +63,8 @@ def test_no_line_is_longer_than_a_terminal_is_wide(reason: str, measured: float 
     assert len(table.line(6000, row)) <= table.COLUMNS
 
 
-def test_a_change_of_size_is_told_in_full_over_several_lines() -> None:
-    first, second = (table.told(d) for d in table.decisions(STATUS))
+def test_a_change_of_size_is_printed_in_full_over_several_lines() -> None:
+    first, second = (table.describe(d) for d in table.decisions(STATUS))
     assert first.split() == ["prefill", "1", "->", "2", "PrefillLoad:", *["word"] * 60]
     assert max(map(len, first.splitlines())) <= table.COLUMNS
     assert second == "       decode 1 -> 2  DecodeLoad: many streams"
@@ -75,5 +75,11 @@ def test_durations(text: str, value: float) -> None:
     assert table.seconds(text) == pytest.approx(value)
 
 
-def test_a_latency_is_shown_with_three_digits() -> None:
-    assert [table.shown(v) for v in (None, 0.0598, 0.9996, 1.0, 12.345)] == ["-", "60ms", "1000ms", "1s", "12.3s"]
+def test_a_latency_has_three_digits() -> None:
+    assert [table.format_seconds(v) for v in (None, 0.0598, 0.9996, 1.0, 12.345)] == [
+        "-",
+        "60ms",
+        "1000ms",
+        "1s",
+        "12.3s",
+    ]

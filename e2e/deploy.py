@@ -1,14 +1,12 @@
-"""Phasewise on a cluster, from nothing: cluster, images, chart. What the demo shows and the tests use."""
+"""Phasewise on a cluster, from nothing: cluster, images, chart. The demo shows it, the tests and the soak use it."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Generator
-from contextlib import contextmanager
 
-from e2e import cluster, images
+from e2e import cluster, images, kube
 from e2e.cluster.packages import ensure_system_packages
+from e2e.cluster.progress import step
 from e2e.images import ROOT
 
 NAMESPACE = "phasewise"
@@ -16,15 +14,8 @@ RELEASE = "phasewise"
 OPERATOR = "phasewise-operator"
 """The chart's Deployment and Service in that release."""
 HELM_SECONDS = 120
-
-
-@contextmanager
-def step(text: str) -> Generator[None]:
-    """Say what is done, and how long it took."""
-    print(f"==> {text}", flush=True)
-    started = time.monotonic()
-    yield
-    print(f"    {time.monotonic() - started:.1f} s", flush=True)
+DEMO, DEMO_NAMESPACE = "quickstart", "default"
+"""The InferenceService that `make demo` leaves running."""
 
 
 def bring_up() -> str:
@@ -56,3 +47,11 @@ def install(operator: str, runtime: str, operator_digest: str) -> None:
     where = ["--namespace", NAMESPACE, "--create-namespace"]
     wait = ["--wait", f"--timeout={HELM_SECONDS}s"]
     cluster.helm("upgrade", "--install", RELEASE, str(ROOT / "charts" / "phasewise"), *where, *wait, *flags)
+
+
+def stop_demo() -> None:
+    """Two cores do not hold the demo's service and another one under load."""
+    if any(live["metadata"]["name"] == DEMO for live in kube.find("infsvc", namespace=DEMO_NAMESPACE)):
+        with step(f"stopping service {DEMO}, which `make demo` left running"):
+            where = ("-n", DEMO_NAMESPACE)
+            cluster.kubectl(*where, "delete", "infsvc", DEMO, "--cascade=foreground", "--timeout=180s")
