@@ -45,8 +45,8 @@ def _asked(ctx: Context, observed: Observed, role: str) -> int | None:
 def _stays(ctx: Context, observed: Observed, role: str, reason: str, message: str) -> SizeDecision:
     now, least = desired_now(observed, role), ctx.pools[role].replicas.min
     if now is not None:
-        return SizeDecision(now, reason, message, known=False)
-    return SizeDecision(least, reason, message, known=False, bound=f"nothing runs: {role}.replicas.min is {least}")
+        return SizeDecision(now, reason, message, sufficient=False)
+    return SizeDecision(least, reason, message, sufficient=False, bound=f"nothing runs: {role}.replicas.min is {least}")
 
 
 def _unmeasured(ctx: Context, observed: Observed, role: str) -> SizeDecision:
@@ -60,7 +60,7 @@ def _bounded(
 
     A size that is held is the one that runs now, not the one that ran when the loop looked.
     """
-    sizes = {p.role: decisions[p.role].desired if decisions[p.role].known else p.desired for p in pools}
+    sizes = {p.role: decisions[p.role].desired if decisions[p.role].sufficient else p.desired for p in pools}
     grants = grant([Proposal(p, sizes[p.role], p.role in missed) for p in pools], budget)
     return {role: _within(decision, sizes[role], grants[role]) for role, decision in decisions.items()}
 

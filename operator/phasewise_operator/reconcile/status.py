@@ -163,7 +163,7 @@ def decisions(plan: Plan, before: Manifest, now: str) -> list[ScalingDecision]:
 
 def _why(size: SizeDecision) -> tuple[str, str]:
     """Of a size that is held only a bound can have moved it now; else it is the status that comes late."""
-    if size.known:
+    if size.sufficient:
         return size.reason, size.message
     return (BOUNDS, size.bound) if size.bound else RESUMED
 

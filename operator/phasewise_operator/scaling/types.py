@@ -195,8 +195,8 @@ class SizeDecision:
     """For people: the figures that decided, and what it would take to change it."""
     limit: str = ""
     """What keeps the pool from the size it should have: one of LIMITS; empty: nothing."""
-    known: bool = True
-    """False: held, because too little is known."""
+    sufficient: bool = True
+    """False: held, because the data do not suffice to decide."""
     bound: str = ""
     """What moved a size that is held, in words; empty: nothing did."""
     missed: bool = False
@@ -212,9 +212,9 @@ class Recommendation:
     signals: Signals | None = None
     generation: int = 0
     """metadata.generation that the decisions are for: those for another spec are not acted on."""
-    kv_good: frozenset[str] = frozenset()
+    kv_transfer_succeeded: frozenset[str] = frozenset()
     """Prefill pods whose last KV hand-over led to a first token, as the routers saw it."""
-    kv_failed: frozenset[str] = frozenset()
+    kv_transfer_failed: frozenset[str] = frozenset()
     """Prefill pods that last answered without KV parameters."""
 
 

@@ -72,7 +72,9 @@ def _afforded(proposals: Sequence[Proposal], goals: Sequence[int], budget: int |
         return list(goals)
     pools = [p.pool for p in proposals]
     missed = {p.pool.role for p in proposals if p.missed}
-    sizes = held(pools, [min(pool.desired, goal) for pool, goal in zip(pools, goals, strict=True)], missed, budget)
+    sizes = keep_within_budget(
+        pools, [min(pool.desired, goal) for pool, goal in zip(pools, goals, strict=True)], missed, budget
+    )
     free = budget - sum(pool.desired * pool.gpus + pool.gpus_beside for pool in pools)
 
     def shortfall(i: int) -> tuple[float, bool, int]:
@@ -85,8 +87,10 @@ def _afforded(proposals: Sequence[Proposal], goals: Sequence[int], budget: int |
     return sizes
 
 
-def held(pools: Sequence[PoolState], sizes: Sequence[int], missed: Collection[str], budget: int) -> list[int]:
-    """Of sizes that run already as much as the budget holds. Pods on their way out come free without anybody's help."""
+def keep_within_budget(
+    pools: Sequence[PoolState], sizes: Sequence[int], missed: Collection[str], budget: int
+) -> list[int]:
+    """As much of what runs as the budget holds. GPUs of terminating pods are not counted: they come free anyway."""
     kept = list(sizes)
 
     def over() -> int:

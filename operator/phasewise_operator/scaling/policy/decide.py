@@ -120,7 +120,7 @@ def _hold(
     """Nothing changes but for the bounds: a user's change of bounds is not a guess."""
     grants = grant([Proposal(p, p.desired) for p in pools], budget)
     decisions = {
-        role: SizeDecision(g.size, doubt.reason, doubt.message, g.kind, known=False) for role, g in grants.items()
+        role: SizeDecision(g.size, doubt.reason, doubt.message, g.kind, sufficient=False) for role, g in grants.items()
     }
     held = {
         p.role: replace(

@@ -34,7 +34,7 @@ def test_what_is_not_known_changes_nothing(signals: Signals | None, age: float, 
         decisions = service.tick(signals, age=age)
         assert service.sizes == (4, 4)
         for decision in decisions.values():
-            assert not decision.known
+            assert not decision.sufficient
             assert decision.reason == reason
             assert words in decision.message
 
@@ -173,7 +173,7 @@ def test_zero_only_without_any_traffic_and_up_with_the_first_request() -> None:
     gone = look({"prefill": pods("prefill", 0), "decode": pods("decode", 0)})
     decisions = service.run(600, gone)
     assert service.sizes == (0, 0)
-    assert all(v.known for v in decisions.values())
+    assert all(v.sufficient for v in decisions.values())
     decisions = service.tick(look(gone.pools, queued=1.0))
     assert service.sizes == (1, 1)
     assert {v.reason for v in decisions.values()} == {"Woken"}

@@ -121,7 +121,7 @@ def test_at_every_step(story: dict[str, Any]) -> None:
             assert decision.desired <= p.max
             assert decision.desired >= min(p.min, p.desired)
             assert decision.desired >= p.min or (budget is not None and decision.limit), "only the budget overrules min"
-            if not decision.known:
+            if not decision.sufficient:
                 assert decision.desired == bounded or decision.limit, "nothing but bounds changes what is not known"
             if now - began < stabilization:
                 least = min(bounded, p.desired)

@@ -259,7 +259,7 @@ def test_who_is_held_for_half_the_pods_changes_nothing() -> None:
     rows = plant.run(120)
     blind = [r for r in rows if r.at > 32]
     assert {tuple(r.desired.items()) for r in blind} == {tuple(blind[0].desired.items())}
-    assert not any(v.known for r in blind for v in r.decisions.values())
+    assert not any(v.sufficient for r in blind for v in r.decisions.values())
 
 
 def test_no_request_is_lost_by_any_change_of_size() -> None:

@@ -158,6 +158,6 @@ def test_where_routers_disagree_a_failed_hand_over_counts(service: Service, rout
     other = service.pods[pod(R, "r2")] = Router()
     for one, pods in ((router, {"a": 1, "b": 1}), (other, {"b": 0, "c": 0})):
         for name, value in pods.items():
-            one.handover.labels(name).set(value)
+            one.kv_transfer.labels(name).set(value)
     service.round()
     assert kv_transfers(service.history) == KvTransfers(frozenset({"a"}), frozenset({"b", "c"}))
