@@ -8,6 +8,7 @@ from the watch: `Loop.service_changed` is called for each change of the store.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Sequence
@@ -128,20 +129,17 @@ class _Follower:
         self._roles: frozenset[str] = frozenset()
         self._routers: list[ScrapeTarget] = []
         self._generation: int | None = None
+        self._unparsed: Manifest | None = None
+        """The newest spec, until the next round has parsed it."""
         self._ctx: Context | None = None
         """None: the spec cannot be parsed; the reconciler reports it."""
         self._spec_changed = asyncio.Event()
 
     def take_spec(self, live: Manifest) -> None:
-        """Parse the spec where it is another generation, and make a round with it without waiting for a request."""
-        if live["metadata"]["generation"] == self._generation:
-            return
-        self._generation = live["metadata"]["generation"]
-        try:
-            self._ctx = Context.of(live, self._deps.images)
-        except ValidationError:
-            self._ctx = None
-        self._spec_changed.set()
+        """Another generation is parsed in the next round, which does not wait for a request."""
+        if live["metadata"]["generation"] != self._generation:
+            self._generation, self._unparsed = live["metadata"]["generation"], live
+            self._spec_changed.set()
 
     async def follow(self) -> None:
         while True:
@@ -161,7 +159,7 @@ class _Follower:
     async def _round(self) -> bool:
         """Returns whether the next round may wait until a request arrives."""
         self._spec_changed.clear()
-        ctx = self._ctx
+        ctx = self._context()
         if ctx is None:
             self._routers = []
             return True
@@ -180,6 +178,13 @@ class _Follower:
         sufficient = measured.routers.read == measured.routers.of and measured.load_window > 0
         sufficient = sufficient and all(d.sufficient for d in self.recommendation.decisions.values())
         return measured.quiet and sufficient and all(_at_rest(p, _decides(ctx)) for p in pools)
+
+    def _context(self) -> Context | None:
+        if self._unparsed is not None:
+            live, self._unparsed, self._ctx = self._unparsed, None, None
+            with contextlib.suppress(ValidationError):
+                self._ctx = Context.of(live, self._deps.images)
+        return self._ctx
 
     def _export(self, pools: Sequence[PoolState], measured: Signals) -> None:
         roles = frozenset(p.role for p in pools)

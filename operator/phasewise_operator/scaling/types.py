@@ -56,7 +56,7 @@ class PoolSignals:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Requests judged in the SLO window. `failed`: those that got no whole answer; they count as missed."""
+    """Requests judged in the SLO window. `failed`: those that got no complete answer; they count as missed."""
 
     met: float = 0.0
     ttft_missed: float = 0.0
@@ -72,16 +72,6 @@ class Outcomes:
     def attainment(self) -> float | None:
         """Share that met both targets; None where nothing was judged."""
         return self.met / self.judged if self.judged else None
-
-    @property
-    def ttft_attainment(self) -> float | None:
-        good = self.met + self.itl_missed
-        return good / self.judged if self.judged else None
-
-    @property
-    def itl_attainment(self) -> float | None:
-        good = self.met + self.ttft_missed
-        return good / self.judged if self.judged else None
 
 
 @dataclass(frozen=True)
@@ -181,7 +171,6 @@ AT_MAXIMUM: Final = "AtMaximum"
 AT_MINIMUM: Final = "AtMinimum"
 GPU_BUDGET: Final = "GpuBudget"
 NO_NODE: Final = "Unschedulable"
-LIMITS: Final = (AT_MAXIMUM, AT_MINIMUM, GPU_BUDGET, NO_NODE)
 
 
 @dataclass(frozen=True)
@@ -190,11 +179,11 @@ class SizeDecision:
 
     desired: int
     reason: str
-    """CamelCase, from policy.py's table."""
+    """CamelCase, one of policy.reasons.REASONS, or the reconciler's own where the loop does not decide."""
     message: str
     """For people: the figures that decided, and what it would take to change it."""
     limit: str = ""
-    """What keeps the pool from the size it should have: one of LIMITS; empty: nothing."""
+    """What keeps the pool from the size it needs: one of the four above; empty: nothing."""
     sufficient: bool = True
     """False: held, because the data do not suffice to decide."""
     bound: str = ""

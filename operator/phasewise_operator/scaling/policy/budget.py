@@ -1,4 +1,4 @@
-"""What a proposal becomes within bounds, scheduler and GPU budget. Pure; imports `state` and `wording` only.
+"""What a proposal becomes within bounds, scheduler and GPU budget. Pure.
 
 In this order, each overruling those above it:
 1. `min` and `max` of the pool.
@@ -38,7 +38,7 @@ class Grant:
     limit: str | None = None
     """Why it is not what was proposed, and what to change."""
     kind: str = ""
-    """The limit as one of state.LIMITS."""
+    """The limit in one word, as in types.SizeDecision."""
 
 
 def grant(proposals: Sequence[Proposal], budget: int | None) -> dict[str, Grant]:

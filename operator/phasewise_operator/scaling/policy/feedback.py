@@ -10,8 +10,6 @@ The bottleneck gets the replica. TTFT is made of parts; only those that are made
 | transfer      | nobody                                                               |
 | admission     | decode                                                               |
 | first token   | decode, as far as it is longer than the ITL target                    |
-
-Imports `decode`, `load`, `prefill`, `state` and `wording` only.
 """
 
 from __future__ import annotations

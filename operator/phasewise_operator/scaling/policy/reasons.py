@@ -1,7 +1,4 @@
-"""From a plan to a size_decision: which reason wins, and what people read. Pure; the table of reasons is in `policy`.
-
-Imports `budget`, `decode`, `feedback`, `prefill`, `sizing`, `state` and `wording` only.
-"""
+"""From the sizing of a pool to its decision: which reason wins, and what people read. Pure."""
 
 from __future__ import annotations
 
@@ -40,12 +37,12 @@ class PoolSizing:
     quiet: bool
     extra: int
     """Replicas beyond the model's that measured latency has asked for."""
-    size: int
-    enough: int
+    desired: int
+    needed: int
     """The smallest size that would do now."""
     stabilization: float
-    whole: bool = True
-    """Every pod of the service could be read."""
+    hold: str | None = None
+    """What holds back a scale-down (`holds`); None: nothing does, or no fewer replicas are needed."""
 
 
 def concerned(needs: Mapping[str, Need], itl: Miss | None, ttft: Miss | None) -> dict[str, Miss]:
@@ -60,48 +57,52 @@ def concerned(needs: Mapping[str, Need], itl: Miss | None, ttft: Miss | None) ->
     return misses
 
 
-def size_decision(plan: PoolSizing, granted: Grant) -> SizeDecision:
+def size_decision(sizing: PoolSizing, granted: Grant) -> SizeDecision:
     """The size that is given, its reason and its message."""
-    reason, message = _why(plan)
-    if granted.limit and granted.size < plan.size:
+    reason, message = _why(sizing)
+    if granted.limit and granted.size < sizing.desired:
         message = f"{message}; it has {granted.size} because {granted.limit}"
-    elif granted.size > plan.size:
-        message = f"{message}; {plan.pool.role}.replicas.min is {plan.pool.min}"
+    elif granted.size > sizing.desired:
+        message = f"{message}; {sizing.pool.role}.replicas.min is {sizing.pool.min}"
     limit = granted.kind or (NO_NODE if reason == UNSCHEDULABLE else "")
-    return SizeDecision(granted.size, reason, message, limit, missed=plan.missed)
+    return SizeDecision(granted.size, reason, message, limit, missed=sizing.missed)
 
 
-def _why(plan: PoolSizing) -> tuple[str, str]:
-    if plan.size > plan.pool.desired:
-        return _why_larger(plan)
-    if plan.size < plan.pool.desired:
-        return _why_smaller(plan)
-    return _why_same(plan)
+def _why(sizing: PoolSizing) -> tuple[str, str]:
+    if sizing.desired > sizing.pool.desired:
+        return _why_larger(sizing)
+    if sizing.desired < sizing.pool.desired:
+        return _why_smaller(sizing)
+    return _why_same(sizing)
 
 
-def _why_larger(plan: PoolSizing) -> tuple[str, str]:
-    if plan.pool.desired == 0:
+def _why_larger(sizing: PoolSizing) -> tuple[str, str]:
+    if sizing.pool.desired == 0:
         return WOKEN, "Requests arrive and the pool has no replica"
-    if plan.stepped and plan.miss:
-        return plan.miss.reason, f"{plan.miss.message}: {counted(plan.size - plan.pool.desired, 'replica')} more"
-    return plan.need.reason, plan.need.message + _with_extra(plan)
+    if sizing.stepped and sizing.miss:
+        return (
+            sizing.miss.reason,
+            f"{sizing.miss.message}: {counted(sizing.desired - sizing.pool.desired, 'replica')} more",
+        )
+    return sizing.need.reason, sizing.need.message + _with_extra(sizing)
 
 
-def _why_smaller(plan: PoolSizing) -> tuple[str, str]:
-    time = seconds(plan.stabilization)
-    if plan.quiet and plan.size <= plan.pool.min:
+def _why_smaller(sizing: PoolSizing) -> tuple[str, str]:
+    time = seconds(sizing.stabilization)
+    if sizing.quiet and sizing.desired <= sizing.pool.min:
         return IDLE, f"No traffic for {time}"
-    return LOAD_FELL, f"No more than {counted(plan.size, 'replica')} needed for {time}"
+    return LOAD_FELL, f"No more than {counted(sizing.desired, 'replica')} needed for {time}"
 
 
-def _why_same(plan: PoolSizing) -> tuple[str, str]:
+def _why_same(sizing: PoolSizing) -> tuple[str, str]:
     """The first that holds."""
-    pool, need, miss = plan.pool, plan.need, plan.miss
-    out_of_reach = not need.curable and not plan.quiet and need.reason in {PROMPT_TOO_LONG, ITL_UNATTAINABLE}
+    pool, need, miss = sizing.pool, sizing.need, sizing.miss
+    needed = max(sizing.needed, pool.min)
+    out_of_reach = not need.curable and not sizing.quiet and need.reason in {PROMPT_TOO_LONG, ITL_UNATTAINABLE}
     homeless = f"The scheduler finds no node for {counted(pool.unschedulable, 'pod')} of {pool.desired}"
-    again = ": the size is judged again when it has been whole for an SLO window" if plan.missed else ""
+    again = ": the size is judged again when it has been complete for an SLO window" if sizing.missed else ""
     cases = (
-        (plan.quiet and pool.desired <= pool.min, IDLE, "No traffic"),
+        (sizing.quiet and pool.desired <= pool.min, IDLE, "No traffic"),
         (out_of_reach, need.reason, need.message),
         (pool.unschedulable > 0, UNSCHEDULABLE, f"{homeless}: add nodes or free accelerators"),
         (
@@ -111,23 +112,13 @@ def _why_same(plan: PoolSizing) -> tuple[str, str]:
         ),
         (miss is not None, miss.reason if miss else "", f"{miss.message if miss else ''}{again}"),
         (
-            max(plan.enough, pool.min) < pool.desired,
+            needed < pool.desired,
             STABILIZING,
-            f"{_enough(plan)} would do; {_until(plan)}",
+            f"{counted(needed, 'replica')} would do; {sizing.hold}",
         ),
     )
-    return next(((r, m) for holds, r, m in cases if holds), (WITHIN_TARGETS, need.message + _with_extra(plan)))
+    return next(((r, m) for holds, r, m in cases if holds), (WITHIN_TARGETS, need.message + _with_extra(sizing)))
 
 
-def _until(plan: PoolSizing) -> str:
-    if not plan.whole:
-        return "nothing is taken away while some pod of the service cannot be read"
-    return f"taken away when that has held for {seconds(plan.stabilization)}"
-
-
-def _enough(plan: PoolSizing) -> str:
-    return counted(max(plan.enough, plan.pool.min), "replica")
-
-
-def _with_extra(plan: PoolSizing) -> str:
-    return f", and {plan.extra} more as measured latency has shown" if plan.extra > 0 else ""
+def _with_extra(sizing: PoolSizing) -> str:
+    return f", and {sizing.extra} more as measured latency has shown" if sizing.extra > 0 else ""

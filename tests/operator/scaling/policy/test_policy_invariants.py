@@ -1,4 +1,4 @@
-"""What holds whatever the policy is told."""
+"""Invariants of the policy, whatever the signals."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def pods(draw: st.DrawFn) -> PoolSignals:
 
 
 @st.composite
-def looks(draw: st.DrawFn, roles: tuple[str, ...]) -> Signals | None:
+def any_signals(draw: st.DrawFn, roles: tuple[str, ...]) -> Signals | None:
     if draw(st.integers(0, 9)) == 0:
         return None
     value = draw(amount)
@@ -89,7 +89,7 @@ def stories(draw: st.DrawFn) -> dict[str, Any]:
     roles = draw(st.sampled_from([("prefill", "decode"), ("decode",)]))
     return {
         "pools": [draw(pool(role)) for role in roles],
-        "looks": draw(st.lists(looks(roles), min_size=1, max_size=6)),
+        "signals": draw(st.lists(any_signals(roles), min_size=1, max_size=6)),
         "budget": draw(st.one_of(st.none(), st.integers(0, 60))),
         "stabilization": draw(st.sampled_from([0.0, 5.0, 300.0])),
     }
@@ -107,7 +107,7 @@ def within_budget(pools: list[PoolState], sizes: dict[str, int], budget: int | N
 def test_at_every_step(story: dict[str, Any]) -> None:
     pools, memory, now, began = story["pools"], Memory(), 100.0, 102.0
     budget, stabilization = story["budget"], story["stabilization"]
-    for seen in story["looks"]:
+    for seen in story["signals"]:
         now += 2.0
         signals = seen and replace(seen, at=now + seen.at)
         result = decide(now, TARGETS, pools, signals, budget, stabilization, memory)
