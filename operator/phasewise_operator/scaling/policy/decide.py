@@ -1,31 +1,8 @@
 """The decision: how many replicas each pool should have, and why. Pure: `now` is an argument, all memory is a value.
 
-signals -> trust (is enough known?) -> load -> prefill, decode (the models' sizes) + feedback (what was measured) ->
-descent (not down yet?) -> budget (bounds, scheduler, GPUs) -> decisions. Imports deps of `scaling` and names only.
-
-Reasons. Of those that hold, the first in this table is a decision's:
-
-| reason                             | the pool                                                                        |
-|------------------------------------|---------------------------------------------------------------------------------|
-| NoSignal, NoRouter, Stale,         | is held: too little is known (`trust`)                                          |
-| Unreadable                         |                                                                                 |
-| Woken                              | gets its first replica: requests wait for one                                   |
-| PrefillLoad, Backlog               | prefill grows: prompts arrive faster, or wait behind others                     |
-| DecodeLoad                         | decode grows: more streams than fit within the ITL target                       |
-| KvCacheFull, DecodeAdmission       | decode grows: for room, before or while requests wait for it                    |
-| TtftMissed, ItlMissed              | grows since measured latency says that the model's size is not enough           |
-| Idle                               | has no traffic: goes to its minimum, or is there                                |
-| LoadFell                           | shrinks: fewer were enough for the whole stabilization                          |
-| PromptTooLong                      | prefill alone takes longer than the TTFT target: more replicas would not help   |
-| ItlUnattainable                    | one stream alone misses the ITL target: replicas only keep ITL near that        |
-| Unschedulable                      | waits for nodes                                                                 |
-| Starting                           | waits for replicas asked for already                                            |
-| TtftMissed, ItlMissed              | stays although a target is missed: the message says why                         |
-| Stabilizing                        | fewer would do now; they must have done for the whole stabilization             |
-| WithinTargets                      | is right                                                                        |
-
-PromptTooLong is also the reason where the pool grows to keep up with such prompts, as far as stability asks for it.
-A bound, the budget or the scheduler never hides the reason: `limit` names it, and the message ends with what to change.
+signals -> data_quality (do they suffice?) -> load (sums over pods) -> prefill, decode (what the models need) +
+feedback, correction (what measured latency adds) -> stabilization, holds (not down yet?) -> budget (bounds, scheduler,
+GPUs) -> reasons -> decisions.
 """
 
 from __future__ import annotations
@@ -33,13 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from phasewise_operator.scaling.policy import (
-    correction,
-    decode,
-    feedback,
-    prefill,
-    reasons,
-)
+from phasewise_operator.scaling.policy import correction, decode, feedback, prefill, reasons
 from phasewise_operator.scaling.policy.budget import Proposal, grant
 from phasewise_operator.scaling.policy.data_quality import Insufficient, complete, usable
 from phasewise_operator.scaling.policy.feedback import Miss

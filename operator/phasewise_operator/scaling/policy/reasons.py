@@ -1,15 +1,22 @@
-"""From the sizing of a pool to its decision: which reason wins, and what people read. Pure."""
+"""From the sizing of a pool to its decision: which reason wins, and what people read. Pure.
+
+REASONS is the one list of reasons. Of those that hold, the first is the decision's; but a target that is missed without
+any growth comes after Starting. A bound, the budget or the scheduler never hides the reason: `limit` names it, and the
+message ends with what to change.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from phasewise_operator.scaling.policy.budget import Grant
-from phasewise_operator.scaling.policy.decode import ITL_UNATTAINABLE
-from phasewise_operator.scaling.policy.feedback import Miss
+from phasewise_operator.scaling.policy.data_quality import NO_ROUTER, NO_SIGNAL, STALE, UNREADABLE
+from phasewise_operator.scaling.policy.decode import DECODE_ADMISSION, DECODE_LOAD, ITL_UNATTAINABLE, KV_CACHE_FULL
+from phasewise_operator.scaling.policy.feedback import ITL_MISSED, TTFT_MISSED, Miss
 from phasewise_operator.scaling.policy.format import counted, seconds
-from phasewise_operator.scaling.policy.prefill import PROMPT_TOO_LONG
+from phasewise_operator.scaling.policy.prefill import BACKLOG, PREFILL_LOAD, PROMPT_TOO_LONG
 from phasewise_operator.scaling.policy.sizing import Need
 from phasewise_operator.scaling.types import NO_NODE, PoolState, SizeDecision
 from phasewise_runtime.contract import DECODE, PREFILL
@@ -21,6 +28,35 @@ UNSCHEDULABLE = NO_NODE
 STARTING = "Starting"
 STABILIZING = "Stabilizing"
 WITHIN_TARGETS = "WithinTargets"
+# Given by reconcile/status to changes of size that no measurement made.
+BOUNDS = "Bounds"
+RESUMED = "Resumed"
+
+_HELD = "is held: the data do not suffice to decide"
+_PROMPTS = "prefill grows: prompts arrive faster, or wait behind others"
+_ADMISSION = "decode grows: its KV cache fills up, or requests wait for decode admission"
+_MISSED = "grows: the target is missed although the model's size is enough; or the message says why nothing grows"
+_OUT_OF_REACH = (
+    "meets its target with no number of replicas: they keep up with prompts, keep ITL near that of one stream"
+)
+REASONS: Final[Mapping[str, str]] = {
+    **dict.fromkeys((NO_SIGNAL, NO_ROUTER, STALE, UNREADABLE), _HELD),
+    WOKEN: "gets its first replica, since requests wait for one",
+    **dict.fromkeys((PREFILL_LOAD, BACKLOG), _PROMPTS),
+    DECODE_LOAD: "decode grows: more streams than fit within the ITL target",
+    **dict.fromkeys((KV_CACHE_FULL, DECODE_ADMISSION), _ADMISSION),
+    **dict.fromkeys((TTFT_MISSED, ITL_MISSED), _MISSED),
+    IDLE: "shrinks to its minimum, or is there, without traffic",
+    LOAD_FELL: "shrinks: fewer replicas were enough for the full stabilization",
+    **dict.fromkeys((PROMPT_TOO_LONG, ITL_UNATTAINABLE), _OUT_OF_REACH),
+    UNSCHEDULABLE: "waits for nodes",
+    STARTING: "waits for replicas that start",
+    STABILIZING: "needs fewer replicas; the message says what holds back the scale-down",
+    WITHIN_TARGETS: "is right",
+    BOUNDS: "was moved by a change of `replicas.min`, `replicas.max` or `gpuBudget`, whatever is measured",
+    RESUMED: "was given this size just before the operator was started anew",
+}
+"""What each says of the pool; the table of docs/scaling.md is the same."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +82,7 @@ class PoolSizing:
 
 
 def concerned(needs: Mapping[str, Need], itl: Miss | None, ttft: Miss | None) -> dict[str, Miss]:
-    """Which pool a miss is told of: its owner, or whose work takes so long. One that can be helped goes first."""
+    """By role, the miss that its decision speaks of. One that a replica would help goes before one that none would."""
     misses: dict[str, Miss] = {}
     for miss in (m for m in (ttft, itl) if m):
         owner = miss.role or (PREFILL if miss.reason == PROMPT_TOO_LONG and PREFILL in needs else DECODE)

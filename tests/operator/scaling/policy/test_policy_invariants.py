@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.operator.scaling.policy.signal_factory import TARGETS
 
 from phasewise_operator.scaling.policy.decide import Memory, decide
+from phasewise_operator.scaling.policy.reasons import REASONS
 from phasewise_operator.scaling.types import (
     Coverage,
     Latency,
@@ -118,6 +119,7 @@ def test_at_every_step(story: dict[str, Any]) -> None:
         for p in pools:
             decision, bounded = result.decisions[p.role], max(p.min, min(p.max, p.desired))
             assert decision.message
+            assert decision.reason in REASONS
             assert decision.desired <= p.max
             assert decision.desired >= min(p.min, p.desired)
             assert decision.desired >= p.min or (budget is not None and decision.limit), "only the budget overrules min"

@@ -12,6 +12,7 @@ import pytest
 from tests.operator.scaling.policy.simulator import Simulator
 from tests.operator.scaling.policy.simulator_parts import Row, Shape
 
+from phasewise_operator.scaling.policy.reasons import REASONS
 from phasewise_operator.scaling.types import SloTargets
 
 TARGETS = SloTargets(ttft=2.0, itl=0.04, attainment=0.95)
@@ -218,6 +219,7 @@ def check(case: Trajectory, simulator: Simulator, rows: Sequence[Row]) -> None:
         assert first - case.breach <= 5, f"first step up {first - case.breach:.0f} s after the breach"
     assert max((s for _, s in steps(rows)), default=0) >= case.step - (not steps(rows))
     seen = {v.reason for r in rows for v in r.decisions.values()}
+    assert seen <= set(REASONS), "each reason is documented"
     assert case.reasons <= seen, f"never seen: {case.reasons - seen}"
     budget = case.setup.get("budget")
     assert budget is None or max(r.gpus for r in rows) <= budget
