@@ -11,17 +11,6 @@ from phasewise_operator.scaling.signals.history import FRESH, LOAD_WINDOW, SLO_W
 from phasewise_operator.scaling.types import Coverage, Outcomes
 from phasewise_runtime import contract
 
-
-@pytest.fixture
-def router() -> Router:
-    return Router()
-
-
-@pytest.fixture
-def service(router: Router) -> Service:
-    return Service({pod(R, "r1"): router, pod(D, "d1"): Engine()})
-
-
 # --- rates -------------------------------------------------------------------------------------------------
 
 

@@ -16,17 +16,6 @@ from phasewise_operator.scaling.signals.history import SLO_WINDOW, History, Scra
 from phasewise_operator.scaling.types import Outcomes, PodLoad, TtftParts
 from phasewise_runtime import contract
 
-
-@pytest.fixture
-def router() -> Router:
-    return Router()
-
-
-@pytest.fixture
-def service(router: Router) -> Service:
-    return Service({pod(R, "r1"): router, pod(D, "d1"): Engine()})
-
-
 # --- pods --------------------------------------------------------------------------------------------------
 
 
