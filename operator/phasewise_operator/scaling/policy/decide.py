@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from phasewise_operator.scaling.policy import correction, decode, feedback, prefill, reasons
-from phasewise_operator.scaling.policy.budget import Proposal, grant
+from phasewise_operator.scaling.policy.budget import DesiredSize, allowed_sizes
 from phasewise_operator.scaling.policy.data_quality import Insufficient, complete, usable
 from phasewise_operator.scaling.policy.feedback import Miss
 from phasewise_operator.scaling.policy.holds import HoldContext, hold_on
@@ -44,7 +44,7 @@ def decide(
     stabilization: float,
     memory: Memory,
 ) -> PolicyResult:
-    """The size of each pool, from what is known at `now`. `pools`: prefill and decode, or decode alone."""
+    """The size of each pool at `now`. `pools`: prefill and decode, or decode only."""
     memory = correction.retarget(memory, targets, now)
     memory = replace(memory, pools={p.role: _recall(memory.pools.get(p.role), p, now) for p in pools})
     sufficient = usable(now, pools, signals)
@@ -56,8 +56,8 @@ def decide(
         sizing, remembered = _size(now, pool, view, stabilization, memory.pools[pool.role])
         sizings.append(sizing)
         memory = replace(memory, pools={**memory.pools, pool.role: remembered})
-    grants = grant([Proposal(s.pool, s.desired, s.missed) for s in sizings], budget)
-    decisions = {s.pool.role: reasons.size_decision(s, grants[s.pool.role]) for s in sizings}
+    allowed = allowed_sizes([DesiredSize(s.pool, s.desired, s.missed) for s in sizings], budget)
+    decisions = {s.pool.role: reasons.size_decision(s, allowed[s.pool.role]) for s in sizings}
     return PolicyResult(decisions, _given(memory, decisions))
 
 
@@ -100,18 +100,18 @@ def _hold(
     memory: Memory,
 ) -> PolicyResult:
     """Nothing changes but for the bounds: a user's change of bounds is not a guess."""
-    grants = grant([Proposal(p, p.desired) for p in pools], budget)
+    allowed = allowed_sizes([DesiredSize(p, p.desired) for p in pools], budget)
     decisions = {
-        role: SizeDecision(g.size, why.reason, why.message, g.kind, sufficient=False) for role, g in grants.items()
+        role: SizeDecision(g.size, why.reason, why.message, g.kind, sufficient=False) for role, g in allowed.items()
     }
-    held = {
+    kept = {
         p.role: replace(
             memory.pools[p.role],
             past_needs=remember(memory.pools[p.role].past_needs, p.desired, now, stabilization),
         )
         for p in pools
     }
-    return PolicyResult(decisions, _given(replace(memory, pools=held, blocked=0.0), decisions))
+    return PolicyResult(decisions, _given(replace(memory, pools=kept, blocked=0.0), decisions))
 
 
 def _view(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from phasewise_operator.scaling.policy.format import counted, figure, percent, seconds
 from phasewise_operator.scaling.policy.itl_law import ENOUGH_TOKENS, HEADROOM, ItlLaw
-from phasewise_operator.scaling.policy.load import ALONE, ENOUGH_LEGS, KV_FULL, Load
+from phasewise_operator.scaling.policy.load import ALONE, ENOUGH_REQUESTS, KV_FULL, Load
 from phasewise_operator.scaling.policy.sizing import SLACK, Need, cap_step
 from phasewise_operator.scaling.types import PoolSignals, PoolState, SloTargets
 
@@ -33,22 +33,22 @@ FEW = 3.0
 WIDER = 2.0
 """A pool is not made so small in one go that pods would hold more than this multiple of the streams that some pod has
 shown, and of what they hold now."""
-LENGTH_LEGS = 50.0
-"""Legs that the length of outputs is averaged over: lengths scatter more than prompts, and streams that have not ended
-blur them."""
+LENGTH_REQUESTS = 50.0
+"""Requests that the length of outputs is averaged over: lengths scatter more than prompts, and streams that have not
+ended blur them."""
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """What is known of decode legs: sums over the last of them."""
+    """What was learned of decode requests: sums over the last of them."""
 
     tokens: float = 0.0
-    legs: float = 0.0
+    requests: float = 0.0
 
     @property
     def length(self) -> float | None:
-        """Output tokens a leg."""
-        return self.tokens / self.legs if self.legs >= ENOUGH_LEGS else None
+        """Output tokens a request."""
+        return self.tokens / self.requests if self.requests >= ENOUGH_REQUESTS else None
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def learn(law: ItlLaw, pool: PoolSignals | None, elapsed: float, window: float) 
 
 
 def counted_blocked(load: Load, before: float, targets: SloTargets) -> float:
-    """Requests at decode admission that are more than passers-by: some are overdue, or many were there at two looks.
+    """Requests at decode admission that are more than passers-by: some are overdue, or many were there in two rounds.
 
     By Little's law those blocked wait blocked / arrivals on average.
     """
@@ -131,7 +131,7 @@ def streams(load: Load, pace: float, lasting: float) -> float:
     |----------|--------------------------------------------|-----------------------------------------------------|
     | quicker  | fewer than there would be with fewer pods  | tokens/s x pace                                     |
     | slower   | more, since each stays longer; tokens/s is | those in flight, but no more than arrivals keep up  |
-    |          | what pods can do, not what is asked        |                                                     |
+    |          | what pods can do, not what is needed       |                                                     |
     """
     decode = load.decode
     number = max(0.0, decode.concurrency - decode.blocked)
@@ -144,7 +144,7 @@ def streams(load: Load, pace: float, lasting: float) -> float:
 
 
 def learn_capacity(old: StreamCapacity | None, load: Load, blocked: float, now: float) -> StreamCapacity | None:
-    """What a pod lets in, from pods where requests wait for room; more where one is seen to hold more."""
+    """What a pod lets in, from pods where requests wait for room; more where a pod is seen to hold more."""
     if old and now - old.at > CAPACITY_SECONDS:
         old = None
     if blocked > 0 and load.decode.capacity:
@@ -155,15 +155,17 @@ def learn_capacity(old: StreamCapacity | None, load: Load, blocked: float, now: 
 
 
 def learn_outputs(outputs: Outputs, load: Load, targets: SloTargets, elapsed: float) -> Outputs:
-    """With the tokens and legs that are new in the load window.
+    """With the tokens and requests that are new in the load window.
 
     Not while pods are slow: streams pile up then, and their tokens come long before their ends.
     """
     if load.decode.slowest is None or load.decode.slowest > HEADROOM * targets.itl:
         return outputs
     fresh = min(1.0, elapsed / load.window)
-    keep = min(1.0, LENGTH_LEGS / outputs.legs) if outputs.legs > 0 else 1.0
-    return Outputs(outputs.tokens * keep + load.decode.tokens * fresh, outputs.legs * keep + load.decode.legs * fresh)
+    keep = min(1.0, LENGTH_REQUESTS / outputs.requests) if outputs.requests > 0 else 1.0
+    return Outputs(
+        outputs.tokens * keep + load.decode.tokens * fresh, outputs.requests * keep + load.decode.requests * fresh
+    )
 
 
 def _itl_to_size_for(load: Load, targets: SloTargets, law: ItlLaw) -> float:
@@ -240,7 +242,7 @@ def _by_admission(load: Load, pool: PoolState, blocked: float, lasting: float) -
         return None
     size = pool.ready + math.ceil(excess / capacity)
     if lasting:
-        # Those who pile up while replicas start are no lasting load; one replica more clears them.
+        # Requests that pile up while replicas start are no lasting load; one replica more clears them.
         size = min(size, max(pool.ready, math.ceil(lasting / (FILL * capacity))) + 1)
     message = (
         f"{figure(blocked)} requests wait for room in decode, where a replica runs {figure(capacity)}: TTFT suffers; "

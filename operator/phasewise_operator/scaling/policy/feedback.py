@@ -30,7 +30,7 @@ ITL_MISSED = "ItlMissed"
 
 ENOUGH_JUDGED = 5.0
 CHANCE = 2.0
-"""Standard deviations: of 20 requests one or two are missed by chance at 95 %; looked at every 2 s, a smaller margin
+"""Standard deviations: of 20 requests one or two are missed by chance at 95 %; judged every 2 s, a smaller margin
 would add a replica now and then for nothing."""
 LEAST_MISS = 0.005
 """Share of misses that is allowed at attainment 100 %."""
@@ -66,7 +66,7 @@ class _Judged:
 def ttft_miss(
     signals: Signals, load: Load, targets: SloTargets, *, decode_full: bool, prefill_waits: bool
 ) -> Miss | None:
-    """Who makes TTFT too long; requests overdue now count as missed, and failed ones tell nothing of latency."""
+    """Who makes TTFT too long; requests overdue now count as missed, and failed ones say nothing about latency."""
     judged = _ttft_judged(signals, load, targets)
     if not judged.beyond_chance(targets.attainment):
         return None

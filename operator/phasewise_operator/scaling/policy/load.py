@@ -14,7 +14,7 @@ from phasewise_runtime.contract import DECODE, PREFILL
 
 QUEUE = 2.0
 """Mean requests in flight on a pod from which on some wait for others."""
-ENOUGH_LEGS = 5.0
+ENOUGH_REQUESTS = 5.0
 """Below five the mean of a skewed quantity is off by half as easily as not."""
 HALF = 0.5
 ALONE = 1.5
@@ -40,14 +40,14 @@ class PoolLoad:
     """Requests in flight, mean over the load window."""
     busy: float = 0.0
     """Pods with work, mean over the load window."""
-    legs: float = 0.0
+    requests: float = 0.0
     """Requests answered in the load window."""
     blocked: float = 0.0
     """Requests that wait for decode admission now."""
     capacity: float | None = None
     """Streams that run on a pod where others wait for admission: what it holds; None where none waits."""
     free: float = 0.0
-    """Streams that pods where none waits could take, as far as `capacity` tells."""
+    """Streams that pods where none waits could take, as far as `capacity` is known."""
     fullest: float = 0.0
     """Streams that run on the pod that has most."""
     tokens: float = 0.0
@@ -111,7 +111,7 @@ def _of_pool(pool: PoolSignals | None, unseen_routers: float, batch: int) -> Poo
     return PoolLoad(
         concurrency=sum(p.concurrency or 0.0 for p in pods) * by_routers,
         busy=sum(_busy(p, unseen_routers) for p in pods) * unseen,
-        legs=sum(p.legs for p in pods) * by_routers,
+        requests=sum(p.requests for p in pods) * by_routers,
         uneven=any((p.concurrency or 0.0) >= QUEUE for p in pods) and any((p.busy or 0.0) < HALF for p in pods),
         capacity=capacity,
         free=sum(max(0.0, capacity - r) for r, b in places if not b) * unseen if capacity else 0.0,

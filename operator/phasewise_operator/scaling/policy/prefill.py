@@ -1,8 +1,8 @@
 """How many prefill replicas the load needs: a replica is a server, prompts are its customers. Pure.
 
-What a prompt costs a replica is learned from the routers' counts. Busy seconds a leg, not seconds a leg: an engine
-that computes prompts together takes each longer, yet serves more. In a pool that is never idle busy seconds a leg are
-exactly the reciprocal of its throughput.
+What a prompt costs a replica is learned from the routers' counts: busy seconds of a replica, not seconds of a request.
+An engine that computes prompts together takes each longer, yet serves more. In a pool that is never idle busy seconds a
+request are exactly the reciprocal of its throughput.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from phasewise_operator.scaling.policy.erlang import servers_for, servers_to_keep_up
 from phasewise_operator.scaling.policy.format import counted, figure, percent, seconds
-from phasewise_operator.scaling.policy.load import ENOUGH_LEGS, Load
+from phasewise_operator.scaling.policy.load import ENOUGH_REQUESTS, Load
 from phasewise_operator.scaling.policy.sizing import SLACK, Need, cap_step
 from phasewise_operator.scaling.types import PoolState, SloTargets, TtftParts
 
@@ -26,10 +26,10 @@ QUEUE_BUILDS = 2.0
 LEAST_TAIL = 0.005
 """Attainment 100 % would ask for no waiting at all, ever: one in 200 is as good as can be measured in a window."""
 
-COST_LEGS = 10.0
-"""Legs that the cost is averaged over where few come: enough to calm single long prompts, soon overruled."""
-SHARE_LEGS = 50.0
-"""The same for the share of requests that take a prefill leg: it must not fall because prefill lags for a moment."""
+COST_REQUESTS = 10.0
+"""Requests that the cost is averaged over where few come: enough to calm single long prompts, soon overruled."""
+SHARE_REQUESTS = 50.0
+"""The same for the share of requests that go to prefill: it must not fall because prefill lags for a moment."""
 ROUTER_SECONDS = 0.01
 """What router, proxy and network add to TTFT: 5 to 10 ms."""
 AFTER_SECONDS = 30.0
@@ -38,16 +38,16 @@ AFTER_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Prompts:
-    """What is known of prefill legs: sums over the last of them."""
+    """What was learned of prefill requests: sums over the last of them."""
 
     busy: float = 0.0
     """Busy seconds of replicas..."""
-    legs: float = 0.0
-    """...and the legs that they served."""
+    requests: float = 0.0
+    """...and the requests that they served."""
     taken: float = 0.0
-    """Prefill legs..."""
+    """Prefill requests..."""
     served: float = 0.0
-    """...and the decode legs beside them: a request may go to decode at once."""
+    """...and the decode requests beside them: a request may go to decode at once."""
     after: float | None = None
     """Seconds from the end of prefill to the first token where decode is not congested."""
     most: float | None = None
@@ -55,30 +55,32 @@ class Prompts:
 
     @property
     def seconds(self) -> float | None:
-        """Busy seconds of a replica a leg. Legs that clients gave up kept it busy, too, and are not counted."""
-        if self.legs <= 0 or self.busy <= 0:
+        """Busy seconds of a replica a request. Requests that clients gave up kept it busy, too, and are not counted."""
+        if self.requests <= 0 or self.busy <= 0:
             return None
-        return self.busy / self.legs if self.most is None else min(self.most, self.busy / self.legs)
+        return self.busy / self.requests if self.most is None else min(self.most, self.busy / self.requests)
 
     @property
     def share(self) -> float:
-        """Requests that take a prefill leg; all of them while too few were seen."""
-        return min(1.0, self.taken / self.served) if self.served >= ENOUGH_LEGS else 1.0
+        """Requests that go to prefill; all of them while too few were seen."""
+        return min(1.0, self.taken / self.served) if self.served >= ENOUGH_REQUESTS else 1.0
 
     @property
     def thin(self) -> bool:
-        """Too few legs were seen for large steps."""
-        return self.legs < ENOUGH_LEGS
+        """Too few requests were seen for large steps."""
+        return self.requests < ENOUGH_REQUESTS
 
 
 def learn(old: Prompts, load: Load, parts: TtftParts, elapsed: float, waiting: bool) -> Prompts:
     """With what the last `elapsed` seconds have shown; `waiting`: prompts wait behind others in prefill."""
     fresh = min(1.0, elapsed / load.window)
-    busy, legs = _bounded(old.busy, old.legs, COST_LEGS)
-    new = replace(old, busy=busy + load.prefill.busy * load.window * fresh, legs=legs + load.prefill.legs * fresh)
+    busy, requests = _bounded(old.busy, old.requests, COST_REQUESTS)
+    new = replace(
+        old, busy=busy + load.prefill.busy * load.window * fresh, requests=requests + load.prefill.requests * fresh
+    )
     if not waiting:
-        taken, served = _bounded(old.taken, old.served, SHARE_LEGS)
-        new = replace(new, taken=taken + load.prefill.legs * fresh, served=served + load.decode.legs * fresh)
+        taken, served = _bounded(old.taken, old.served, SHARE_REQUESTS)
+        new = replace(new, taken=taken + load.prefill.requests * fresh, served=served + load.decode.requests * fresh)
     if parts.prefill is not None:
         new = replace(new, most=parts.prefill + ROUTER_SECONDS)
     if load.decode.blocked == 0 and (after := _after(parts)) is not None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from phasewise_operator.scaling.policy.budget import Grant
+from phasewise_operator.scaling.policy.budget import AllowedSize
 from phasewise_operator.scaling.policy.data_quality import NO_ROUTER, NO_SIGNAL, STALE, UNREADABLE
 from phasewise_operator.scaling.policy.decode import DECODE_ADMISSION, DECODE_LOAD, ITL_UNATTAINABLE, KV_CACHE_FULL
 from phasewise_operator.scaling.policy.feedback import ITL_MISSED, TTFT_MISSED, Miss
@@ -61,7 +61,7 @@ REASONS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class PoolSizing:
-    """What one pool should have if there were no limits, with all that led to it."""
+    """The size that a pool should have if there were no limits, with all that led to it."""
 
     pool: PoolState
     need: Need
@@ -72,7 +72,7 @@ class PoolSizing:
     """The size is larger than the model's because of the miss, now."""
     quiet: bool
     extra: int
-    """Replicas beyond the model's that measured latency has asked for."""
+    """Replicas beyond the model's that measured latency has shown to be needed."""
     desired: int
     needed: int
     """The smallest size that would do now."""
@@ -93,15 +93,15 @@ def concerned(needs: Mapping[str, Need], itl: Miss | None, ttft: Miss | None) ->
     return misses
 
 
-def size_decision(sizing: PoolSizing, granted: Grant) -> SizeDecision:
+def size_decision(sizing: PoolSizing, allowed: AllowedSize) -> SizeDecision:
     """The size that is given, its reason and its message."""
     reason, message = _why(sizing)
-    if granted.limit and granted.size < sizing.desired:
-        message = f"{message}; it has {granted.size} because {granted.limit}"
-    elif granted.size > sizing.desired:
+    if allowed.limit and allowed.size < sizing.desired:
+        message = f"{message}; it has {allowed.size} because {allowed.limit}"
+    elif allowed.size > sizing.desired:
         message = f"{message}; {sizing.pool.role}.replicas.min is {sizing.pool.min}"
-    limit = granted.kind or (NO_NODE if reason == UNSCHEDULABLE else "")
-    return SizeDecision(granted.size, reason, message, limit, missed=sizing.missed)
+    limit = allowed.kind or (NO_NODE if reason == UNSCHEDULABLE else "")
+    return SizeDecision(allowed.size, reason, message, limit, missed=sizing.missed)
 
 
 def _why(sizing: PoolSizing) -> tuple[str, str]:

@@ -54,7 +54,7 @@ def signals(
     fresh = {uid: pod for uid, pod in history.newest.items() if now - pod.scrape.at <= FRESH}
     load, slo = _Window.of(history, now, LOAD_WINDOW), _Window.of(history, now, SLO_WINDOW)
     routers = [pod for pod in fresh.values() if pod.target.role == contract.ROUTER]
-    legs = _legs(history, load)
+    requests = _pod_requests(history, load)
     results = _by_label(slo.of_role(contract.ROUTER), contract.METRIC_SLO_REQUESTS, "result")
 
     def coverage(role: str) -> Coverage:
@@ -63,7 +63,7 @@ def signals(
 
     def pool(role: str) -> PoolSignals:
         read = (fresh[target.uid] for target in expected if target.role == role and target.uid in fresh)
-        return PoolSignals(coverage(role), {pod.target.name: _pod(pod, load, legs) for pod in read})
+        return PoolSignals(coverage(role), {pod.target.name: _pod(pod, load, requests) for pod in read})
 
     return Signals(
         at=max((pod.scrape.at for pod in history.newest.values()), default=0.0),
@@ -179,7 +179,7 @@ def _gauges_by(pods: Iterable[Newest], family: str, label: str) -> dict[str, flo
 
 
 @dataclass(frozen=True)
-class _Legs:
+class _PodRequests:
     """What the routers counted for engine pods, by pod name. `measured`: there was a window to count in."""
 
     measured: bool
@@ -188,33 +188,33 @@ class _Legs:
     answered: Mapping[str, float]
 
 
-def _legs(history: History, load: _Window) -> _Legs:
+def _pod_requests(history: History, load: _Window) -> _PodRequests:
     concurrency: dict[str, float] = defaultdict(float)
     idle: dict[str, float] = defaultdict(lambda: 1.0)
     answered: dict[str, float] = defaultdict(float)
     for parts, seconds in load.by_router(history):
         if not seconds:
             continue
-        for pod, legs in _by_label(parts, contract.METRIC_POD_INFLIGHT_SECONDS, "pod").items():
-            concurrency[pod] += legs / seconds
-        # A router knows of its own legs only, and which router a request comes to has nothing to do with what the
+        for pod, requests in _by_label(parts, contract.METRIC_POD_INFLIGHT_SECONDS, "pod").items():
+            concurrency[pod] += requests / seconds
+        # A router knows of its own requests only, and which router a request comes to has nothing to do with what the
         # others are doing: the pod is idle when all of them, independently, see it idle.
         for pod, busy in _by_label(parts, contract.METRIC_POD_BUSY_SECONDS, "pod").items():
             idle[pod] *= 1 - min(1.0, busy / seconds)
-        for pod, legs in _by_label(parts, contract.METRIC_POD_REQUESTS, "pod").items():
-            answered[pod] += legs
-    return _Legs(load.seconds > 0, concurrency, idle, answered)
+        for pod, requests in _by_label(parts, contract.METRIC_POD_REQUESTS, "pod").items():
+            answered[pod] += requests
+    return _PodRequests(load.seconds > 0, concurrency, idle, answered)
 
 
-def _pod(pod: Newest, load: _Window, legs: _Legs) -> PodLoad:
+def _pod(pod: Newest, load: _Window, requests: _PodRequests) -> PodLoad:
     """A pod that no router has series for was sent no request: its load is 0, once there is a router to say so."""
     name, parts = pod.target.name, load.of_pod(pod.target.uid)
     usage = _values(pod, families.KV_USAGE)
     gaps = _observed(parts, families.ITL)
     return PodLoad(
-        concurrency=legs.concurrency.get(name, 0.0) if legs.measured else None,
-        busy=1 - legs.idle.get(name, 1.0) if legs.measured else None,
-        legs=legs.answered.get(name, 0.0),
+        concurrency=requests.concurrency.get(name, 0.0) if requests.measured else None,
+        busy=1 - requests.idle.get(name, 1.0) if requests.measured else None,
+        requests=requests.answered.get(name, 0.0),
         running=_gauge(pod, families.RUNNING),
         waiting=_gauge(pod, families.WAITING),
         blocked=_gauge(pod, families.WAITING_BY_REASON, ("reason", families.CAPACITY)),

@@ -24,7 +24,7 @@ TRANSFER_TIME: Final = "vllm:nixl_xfer_time_seconds"
 CAPACITY: Final = "capacity"
 """The reason for waiting that is the capacity of batch or KV cache; the other is a constraint of the request itself."""
 QUEUE: Final = "queue"
-"""The phase of contract.METRIC_TTFT_PHASE before the first leg."""
+"""The phase of contract.METRIC_TTFT_PHASE before the first request."""
 
 ENGINE: Final = FamilyFilter(
     families={

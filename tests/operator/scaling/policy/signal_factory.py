@@ -56,13 +56,13 @@ def busy(prefill: int = 1, decode: int = 1, rate: float = 1.0, **changes: Any) -
     done = min(a, 2.0)
     return make_signals(
         {
-            "prefill": pods("prefill", prefill, concurrency=a * 0.5, busy=min(1.0, a * 0.5), legs=done * 10),
+            "prefill": pods("prefill", prefill, concurrency=a * 0.5, busy=min(1.0, a * 0.5), requests=done * 10),
             "decode": pods(
                 "decode",
                 decode,
                 concurrency=b * 2,
                 busy=min(1.0, b * 2),
-                legs=done * prefill / decode * 10,
+                requests=done * prefill / decode * 10,
                 running=b * 2,
                 itl=0.02,
                 tokens=b * 1000,

@@ -146,7 +146,7 @@ class Simulator:
             if pod.serving and pod.until <= self.now:
                 request, pod.serving = pod.serving, None
                 request.computed, request.phase = pod.until, "decode"
-                pod.legs += 1
+                pod.requests += 1
                 heapq.heappush(self.moving, (pod.until + self.shape.transfer, next(self.names), request))
             if pod.serving or not pod.queue:
                 return
@@ -181,7 +181,7 @@ class Simulator:
             self._finish(pod, request, self.now - (pod.steps - goal) * itl)
 
     def _finish(self, pod: Pod, request: Request, at: float) -> None:
-        pod.legs += 1
+        pod.requests += 1
         self.unfinished.discard(request)
         assert request.first is not None
         ttft, itl = request.first - request.read, (at - request.entered) / request.output

@@ -62,7 +62,7 @@ class Pod:
     ending: bool = False
     busy: float = 0.0
     inflight: float = 0.0
-    legs: float = 0.0
+    requests: float = 0.0
     tokens: float = 0.0
     gaps: float = 0.0
     """Sum of the gaps between tokens."""
@@ -78,7 +78,7 @@ class Pod:
         return len(self.queue) + len(self.streams) + (self.serving is not None)
 
     def counters(self) -> tuple[float, ...]:
-        return self.busy, self.inflight, self.legs, self.tokens, self.gaps
+        return self.busy, self.inflight, self.requests, self.tokens, self.gaps
 
 
 @dataclass(frozen=True)

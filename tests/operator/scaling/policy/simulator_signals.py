@@ -65,12 +65,12 @@ def _pool(simulator: Simulator, role: str, before: dict[str, tuple[float, ...]],
 
 def _pod(simulator: Simulator, pod: Pod, role: str, before: dict[str, tuple[float, ...]], window: float) -> PodLoad:
     old = before.get(pod.name, (0.0,) * 5)
-    busy, inflight, legs, tokens, gaps = (b - a for a, b in zip(old, pod.counters(), strict=True))
+    busy, inflight, requests, tokens, gaps = (b - a for a, b in zip(old, pod.counters(), strict=True))
     decode = role == "decode"
     return PodLoad(
         concurrency=inflight / window if window else None,
         busy=busy / window if window else None,
-        legs=legs,
+        requests=requests,
         running=len(pod.streams) if decode else float(pod.serving is not None),
         waiting=len(pod.queue),
         blocked=len(pod.queue) if decode else 0.0,

@@ -25,11 +25,11 @@ def pool_of(number: int, each: float, itl: float, waiting: float = 0.0, busy: fl
     shared: dict[str, Any] = {
         "concurrency": each,
         "busy": min(1.0, each) if busy is None else busy,
-        "legs": rate * 10 / number,
+        "requests": rate * 10 / number,
         "running": each,
     }
     streams = pods("decode", number, **shared, itl=itl, tokens=each / itl * 10, kv_usage=0.1)
-    prompts = pods("prefill", 1, concurrency=0.1, busy=0.1, legs=5.0)
+    prompts = pods("prefill", 1, concurrency=0.1, busy=0.1, requests=5.0)
     awaiting = {"prefill": waiting}
     return make_signals({"prefill": prompts, "decode": streams}, arrivals=rate, active=number * each, awaiting=awaiting)
 
@@ -62,8 +62,8 @@ def test_requests_that_wait_for_room_are_no_streams(growth: float) -> None:
     """An engine that runs ten at most has ITL no worse however many wait, and more wait now than did on average."""
     law = ItlLaw()
     for running, waiting in ((2, 0), (6, 0), (10, 0), (10, growth), (10, 2 * growth), (10, 3 * growth)):
-        legs: dict[str, Any] = {"concurrency": running + waiting / 2, "running": running, "blocked": waiting}
-        full = pods("decode", 1, **legs, busy=1.0, itl=0.01 + 0.002 * running, tokens=1e4)
+        requests: dict[str, Any] = {"concurrency": running + waiting / 2, "running": running, "blocked": waiting}
+        full = pods("decode", 1, **requests, busy=1.0, itl=0.01 + 0.002 * running, tokens=1e4)
         law = decode.learn(law, full, 10.0, 10.0)
     assert law.alone == pytest.approx(0.012, rel=0.15)
 
@@ -115,7 +115,7 @@ def test_one_pod_full_of_a_giant_is_not_what_the_others_hold() -> None:
     calm = pool_of(10, 20.0, 0.025)
     found.run(120, calm)
     before = found.sizes[1]
-    giant = PodLoad(concurrency=4, busy=1, legs=1, running=2, blocked=2, kv_usage=0.95, itl=0.02, tokens=1000)
+    giant = PodLoad(concurrency=4, busy=1, requests=1, running=2, blocked=2, kv_usage=0.95, itl=0.02, tokens=1000)
     full = PoolSignals(Coverage(10, 10), {**calm.pools["decode"].pods, "decode-3": giant})
     stuck = replace(calm, pools={**calm.pools, "decode": full}, overdue={"decode": 1.0}, awaiting={"decode": 2.0})
     found.run(10, stuck)
@@ -180,7 +180,7 @@ def test_where_most_pods_are_full_they_need_room_though_another_runs_many_short_
     short = PodLoad(concurrency=100, busy=1, running=100, kv_usage=0.3, itl=0.03, tokens=30_000)
     decode_pods = PoolSignals(Coverage(4, 4), {f"decode-{n}": short if n == 3 else full for n in range(4)})
     found = Service(pool("prefill"), pool("decode", 4))
-    prompts = pods("prefill", 1, concurrency=0.1, busy=0.1, legs=5.0)
+    prompts = pods("prefill", 1, concurrency=0.1, busy=0.1, requests=5.0)
     seen = make_signals({"prefill": prompts, "decode": decode_pods}, arrivals=5.0, active=250, overdue={"decode": 60.0})
     assert found.tick(seen)["decode"].reason == "DecodeAdmission"
     assert found.sizes[1] > 4

@@ -90,7 +90,7 @@ def test_requests_judged_by_the_old_targets_neither_grow_nor_keep_a_pool() -> No
 def slow(service: Service, outcomes: Outcomes) -> Signals:
     """Forty streams, at the brink of the target however few of them share a pod."""
     n = service.sizes[0]
-    load = pods("decode", n, concurrency=40 / n, busy=1.0, legs=20 / n, running=40 / n, itl=0.038, tokens=10000 / n)
+    load = pods("decode", n, concurrency=40 / n, busy=1.0, requests=20 / n, running=40 / n, itl=0.038, tokens=10000 / n)
     return make_signals({"decode": load}, arrivals=2.0, active=40.0, outcomes=outcomes)
 
 

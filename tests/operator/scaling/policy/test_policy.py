@@ -80,7 +80,7 @@ def test_load_sizes_its_own_pool(
 
 def test_a_single_long_prompt_is_no_rate() -> None:
     service = Service()
-    one = {"prefill": pods("prefill", 1, concurrency=1.0, busy=1.0, legs=0.0), "decode": pods("decode", 1)}
+    one = {"prefill": pods("prefill", 1, concurrency=1.0, busy=1.0, requests=0.0), "decode": pods("decode", 1)}
     service.run(20, make_signals(one, arrivals=0.1, active=1.0, awaiting={"prefill": 1.0}, overdue={"prefill": 1.0}))
     assert service.sizes == (1, 1)
 
@@ -89,13 +89,13 @@ def decoding(n: int, **changes: Any) -> Signals:
     load: dict[str, float] = {
         "concurrency": 4.0,
         "busy": 1.0,
-        "legs": 5.0,
+        "requests": 5.0,
         "running": 4.0,
         "itl": 0.02,
         "tokens": 2000.0,
     }
     load |= {k: changes.pop(k) for k in list(changes) if k in {"kv_usage", "blocked", "waiting", "itl", "running"}}
-    prompts = pods("prefill", 1, concurrency=0.1, busy=0.1, legs=5.0 * n)
+    prompts = pods("prefill", 1, concurrency=0.1, busy=0.1, requests=5.0 * n)
     return make_signals(
         {"prefill": prompts, "decode": pods("decode", n, None, **load)}, arrivals=0.5 * n, active=4.0 * n, **changes
     )

@@ -37,7 +37,7 @@ def pods(draw: st.DrawFn) -> PoolSignals:
         PodLoad,
         concurrency=maybe,
         busy=st.one_of(st.none(), share),
-        legs=amount,
+        requests=amount,
         running=maybe,
         waiting=maybe,
         blocked=maybe,

@@ -19,16 +19,16 @@ def test_sums_are_scaled_by_what_was_not_read() -> None:
     seen = busy(4, 4, rate=8.0)
     half = replace(seen, routers=Coverage(2, 3))
     assert aggregate(half).arrivals == pytest.approx(12.0)
-    assert aggregate(half).decode.legs == pytest.approx(1.5 * aggregate(seen).decode.legs)
+    assert aggregate(half).decode.requests == pytest.approx(1.5 * aggregate(seen).decode.requests)
     assert aggregate(half).prefill.busy == pytest.approx(4.0), "a pod has no more time than there is"
 
 
 @pytest.mark.parametrize(
-    ("busy_pods", "legs", "expected"),
+    ("busy_pods", "requests", "expected"),
     [(1.0, 20.0, 0.5), (0.1, 2.0, 0.5), (3.0, 10.0, 3.0)],
 )
-def test_the_cost_of_a_prompt_is_busy_time_a_leg(busy_pods: float, legs: float, expected: float) -> None:
-    seen = load(prefill=PoolLoad(busy=busy_pods, legs=legs))
+def test_the_cost_of_a_prompt_is_busy_time_a_request(busy_pods: float, requests: float, expected: float) -> None:
+    seen = load(prefill=PoolLoad(busy=busy_pods, requests=requests))
     assert prefill.learn(Prompts(), seen, TtftParts(), 10.0, False).seconds == pytest.approx(expected)
 
 
@@ -36,13 +36,13 @@ def test_a_prompt_longer_than_the_window_costs_all_its_time() -> None:
     known = Prompts()
     for i in range(60):  # 20 s each, one after the other, looked at every 2 s
         ended = sum(1.0 for end in range(20, 200, 20) if 2 * i - 10 < end <= 2 * i)
-        known = prefill.learn(known, load(prefill=PoolLoad(busy=1.0, legs=ended)), TtftParts(), 2.0, False)
+        known = prefill.learn(known, load(prefill=PoolLoad(busy=1.0, requests=ended)), TtftParts(), 2.0, False)
     assert known.seconds == pytest.approx(20, rel=0.3)
 
 
 def test_a_stall_of_prefill_does_not_look_like_prompts_that_take_no_prefill() -> None:
-    known = Prompts(busy=5, legs=10, taken=50, served=50)
-    stalled = load(prefill=PoolLoad(busy=1.0, legs=1.0), decode=PoolLoad(legs=20.0))
+    known = Prompts(busy=5, requests=10, taken=50, served=50)
+    stalled = load(prefill=PoolLoad(busy=1.0, requests=1.0), decode=PoolLoad(requests=20.0))
     for _ in range(30):
         known = prefill.learn(known, stalled, TtftParts(), 2.0, True)
     assert known.share == 1.0
@@ -59,7 +59,9 @@ def test_a_stall_of_prefill_does_not_look_like_prompts_that_take_no_prefill() ->
 )
 def test_prefill_is_sized_for_the_target(attainment: float, ttft: float, size: int, reason: str) -> None:
     targets = replace(TARGETS, attainment=attainment, ttft=ttft)
-    need = prefill.need(load(), targets, pool("prefill"), arrivals=2.4, prompts=Prompts(busy=61, legs=100), behind=0.0)
+    need = prefill.need(
+        load(), targets, pool("prefill"), arrivals=2.4, prompts=Prompts(busy=61, requests=100), behind=0.0
+    )
     assert (need.replicas, need.reason, need.curable) == (size, reason, reason == "PrefillLoad")
     assert need.with_slack >= need.replicas
 
@@ -112,6 +114,6 @@ def test_thin_evidence_doubles_at_most() -> None:
 def test_never_more_servers_than_customers(arrivals: float, size: int) -> None:
     seen = load(arrivals=arrivals, awaiting={"prefill": 1.0})
     need = prefill.need(
-        seen, TARGETS, pool("prefill"), arrivals=arrivals, prompts=Prompts(busy=150, legs=100), behind=0.0
+        seen, TARGETS, pool("prefill"), arrivals=arrivals, prompts=Prompts(busy=150, requests=100), behind=0.0
     )
     assert need.replicas == size

@@ -40,7 +40,7 @@ class Router:
         self.active = Gauge(contract.METRIC_ACTIVE, "In hand.", registry=r)
         self.kv_transfer = Gauge(contract.METRIC_KV_TRANSFER_OK, "Last KV transfer.", ["pod"], registry=r)
         pod = ["role", "pod"]
-        self.legs = Counter(contract.METRIC_POD_REQUESTS, "Legs.", pod, registry=r)
+        self.requests = Counter(contract.METRIC_POD_REQUESTS, "Requests.", pod, registry=r)
         self.inflight = Counter(contract.METRIC_POD_INFLIGHT_SECONDS, "Leg-seconds.", pod, registry=r)
         self.busy = Counter(contract.METRIC_POD_BUSY_SECONDS, "Busy seconds.", pod, registry=r)
         self.ttft = Histogram(contract.METRIC_TTFT, "TTFT.", buckets=BUCKETS, registry=r)

@@ -58,7 +58,7 @@ def busy_router() -> bytes:
     router = Router()
     router.arrivals.inc(3)
     for pod in ("a", "b"):
-        router.legs.labels(contract.DECODE, pod).inc()
+        router.requests.labels(contract.DECODE, pod).inc()
         router.inflight.labels(contract.DECODE, pod).inc(0.25)
     router.phase.labels("queue").observe(0.3)
     router.ttft.observe(5)

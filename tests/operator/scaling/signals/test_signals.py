@@ -22,13 +22,13 @@ from phasewise_runtime import contract
 def test_the_load_of_a_pod_is_what_all_routers_saw_of_it(service: Service, router: Router) -> None:
     other = service.pods[pod(R, "r2")] = Router()
     service.round()
-    for one, legs, inflight, busy in ((router, 3, 6.0, 1.0), (other, 2, 2.0, 1.5)):
-        one.legs.labels(D, "d1").inc(legs)
+    for one, requests, inflight, busy in ((router, 3, 6.0, 1.0), (other, 2, 2.0, 1.5)):
+        one.requests.labels(D, "d1").inc(requests)
         one.inflight.labels(D, "d1").inc(inflight)
         one.busy.labels(D, "d1").inc(busy)
     service.round()
     load = service.signals().pools[D].pods["d1"]
-    assert load.legs == 5
+    assert load.requests == 5
     assert load.concurrency == pytest.approx(4)
     assert load.busy == pytest.approx(1 - 0.5 * 0.25)
 
@@ -44,7 +44,7 @@ def test_a_pod_that_no_router_speaks_of_has_no_load(service: Service) -> None:
     service.round()
     service.round()
     load = service.signals().pools[D].pods["d1"]
-    assert (load.concurrency, load.busy, load.legs) == (0, 0, 0)
+    assert (load.concurrency, load.busy, load.requests) == (0, 0, 0)
 
 
 def test_what_an_engine_says_of_itself(service: Service) -> None:
