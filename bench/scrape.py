@@ -18,12 +18,12 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from phasewise_operator.scaling.scrape import Scraper, Unread
-from phasewise_operator.scaling.signals import families, pages
-from phasewise_operator.scaling.signals.history import Target
+from phasewise_operator.scaling.scrape import ScrapeError, Scraper
+from phasewise_operator.scaling.signals import exposition, families
+from phasewise_operator.scaling.signals.history import ScrapeTarget
 from phasewise_runtime import contract
 
-SAMPLES = Path(__file__).parent.parent / "tests/operator/scaling/signals/pages"
+SAMPLES = Path(__file__).parent.parent / "tests/operator/scaling/signals/expositions"
 SIDE_BY_SIDE = 4
 """Pages of one service that are read at the same time."""
 
@@ -74,8 +74,8 @@ def labelled(body: bytes, n: int) -> bytes:
 
 def cpu(work: Callable[[], object], rounds: int) -> float:
     """CPU milliseconds of one call."""
-    if isinstance(found := work(), pages.PageError):
-        raise SystemExit(found.what)
+    if isinstance(found := work(), exposition.ParseError):
+        raise SystemExit(found.message)
     started = time.process_time()
     for _ in range(rounds):
         work()
@@ -84,11 +84,11 @@ def cpu(work: Callable[[], object], rounds: int) -> float:
 
 async def scraped(role: str, port: int, rounds: int) -> float:
     """CPU milliseconds of one page, fetched and parsed, without the first, which connects."""
-    targets = [Target(role, f"pod-{n}", f"uid-{n}", "127.0.0.1") for n in range(SIDE_BY_SIDE)]
+    targets = [ScrapeTarget(role, f"pod-{n}", f"uid-{n}", "127.0.0.1") for n in range(SIDE_BY_SIDE)]
     async with Scraper(ports={role: port}) as scraper:
-        unread = [read for read in (await scraper.scrape(targets)).values() if isinstance(read, Unread)]
-        if unread:
-            raise SystemExit(f"a page could not be read: {unread[0]}")
+        failed = [result for result in (await scraper.scrape(targets)).values() if isinstance(result, ScrapeError)]
+        if failed:
+            raise SystemExit(f"a scrape failed: {failed[0]}")
         started = time.process_time()
         for _ in range(rounds):
             await scraper.scrape(targets)
@@ -103,11 +103,11 @@ def main(rounds: int) -> None:
     for role, body in sample_pages().items():
         with page_server(role) as port:
             fetched = asyncio.run(scraped(role, port, rounds))
-        wanted = families.wanted(role)
-        parse = cpu(lambda body=body, wanted=wanted: pages.parse(body, wanted), rounds)
+        needed = families.filter_for(role)
+        parse = cpu(lambda body=body, needed=needed: exposition.parse(body, needed), rounds)
 
         unseen = iter([labelled(body, n) for n in range(rounds // 4 + 1)])
-        new = cpu(lambda unseen=unseen, wanted=wanted: pages.parse(next(unseen), wanted), rounds // 4)
+        new = cpu(lambda unseen=unseen, needed=needed: exposition.parse(next(unseen), needed), rounds // 4)
         theirs = cpu(lambda body=body: list(text_string_to_metric_families(body.decode())), rounds // 20)
         figures = f"{fetched:>13.2f}{parse:>8.2f}{new:>8.2f}{theirs:>19.2f}{theirs / fetched:>6.0f}x"
         print(f"{role:<8}{len(body) / 1000:>6.0f}{figures}")

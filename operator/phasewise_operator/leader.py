@@ -66,9 +66,14 @@ class Operator:
         images = Images(settings.runtime_image, settings.engine_image, settings.image_pull_policy)
         loop = Loop(Deps(store, queue, images, self.metrics.scaling, Scraper()))
         controller = Controller(kube, store, queue, images, self.metrics, settings.resync_seconds, loop)
+
+        def changed(key: Key) -> None:
+            queue.add(key)
+            loop.service_changed(key)
+
         await first_to_end(
-            handlers.watch(sync.feeder(store, queue), spaces),
-            sync.resync(kube, store, queue, spaces, settings.resync_seconds),
+            handlers.watch(sync.feeder(store, changed), spaces),
+            sync.resync(kube, store, changed, spaces, settings.resync_seconds),
             loop.run(),
             *(controller.work() for _ in range(settings.workers)),
         )

@@ -167,7 +167,7 @@ def _kv_condition(plan: Plan, observed: Observed, recommendation: Recommendation
         )
         return ConditionUpdate(title, ConditionStatus.FALSE, "FingerprintsDiffer", text)
     names = {p.name for p in observed.pods if p.role == contract.PREFILL and not p.deleting}
-    failed, good = sorted(recommendation.kv_failed & names), recommendation.kv_good & names
+    failed, good = sorted(recommendation.kv_transfer_failed & names), recommendation.kv_transfer_succeeded & names
     if failed:
         text = f"{failed[0]} answers without KV parameters, so that decode computes its prompts again: see its log"
         return ConditionUpdate(title, ConditionStatus.FALSE, "KVParametersMissing", text)
@@ -230,7 +230,7 @@ def scaling_conditions(ctx: Context, plan: Plan) -> list[ConditionUpdate]:
     """Who sizes the pools and whether it can; the message has each pool's reason."""
     mode, sizes = ctx.spec.scaling.mode, plan.sizes
     told = "; ".join(f"{role}: {size.message}" for role, size in sizes.items())
-    unknown = next((size for size in sizes.values() if not size.known), None)
+    unknown = next((size for size in sizes.values() if not size.sufficient), None)
     limited = next((size for size in sizes.values() if size.limit), None)
     if mode is ScalingMode.MANUAL:
         active = ConditionUpdate(

@@ -11,7 +11,7 @@ from phasewise_operator.observed import Observed
 from phasewise_operator.render.children import scaler_name
 from phasewise_operator.render.context import Context
 from phasewise_operator.scaling.external import follow
-from phasewise_operator.scaling.policy.budget import Grant, Proposal, grant
+from phasewise_operator.scaling.policy.budget import AllowedSize, DesiredSize, allowed_sizes
 from phasewise_operator.scaling.policy.data_quality import NO_SIGNAL
 from phasewise_operator.scaling.pools import desired_now, pools_of
 from phasewise_operator.scaling.types import NO_RECOMMENDATION, PoolState, Recommendation, SizeDecision
@@ -45,8 +45,8 @@ def _asked(ctx: Context, observed: Observed, role: str) -> int | None:
 def _stays(ctx: Context, observed: Observed, role: str, reason: str, message: str) -> SizeDecision:
     now, least = desired_now(observed, role), ctx.pools[role].replicas.min
     if now is not None:
-        return SizeDecision(now, reason, message, known=False)
-    return SizeDecision(least, reason, message, known=False, bound=f"nothing runs: {role}.replicas.min is {least}")
+        return SizeDecision(now, reason, message, sufficient=False)
+    return SizeDecision(least, reason, message, sufficient=False, bound=f"nothing runs: {role}.replicas.min is {least}")
 
 
 def _unmeasured(ctx: Context, observed: Observed, role: str) -> SizeDecision:
@@ -60,15 +60,15 @@ def _bounded(
 
     A size that is held is the one that runs now, not the one that ran when the loop looked.
     """
-    sizes = {p.role: decisions[p.role].desired if decisions[p.role].known else p.desired for p in pools}
-    grants = grant([Proposal(p, sizes[p.role], p.role in missed) for p in pools], budget)
-    return {role: _within(decision, sizes[role], grants[role]) for role, decision in decisions.items()}
+    sizes = {p.role: decisions[p.role].desired if decisions[p.role].sufficient else p.desired for p in pools}
+    allowed = allowed_sizes([DesiredSize(p, sizes[p.role], p.role in missed) for p in pools], budget)
+    return {role: _within(decision, sizes[role], allowed[role]) for role, decision in decisions.items()}
 
 
-def _within(decision: SizeDecision, size: int, granted: Grant) -> SizeDecision:
-    limit = granted.kind or decision.limit
-    if (granted.size, limit) == (size, decision.limit):
+def _within(decision: SizeDecision, size: int, allowed: AllowedSize) -> SizeDecision:
+    limit = allowed.kind or decision.limit
+    if (allowed.size, limit) == (size, decision.limit):
         return replace(decision, desired=size)
-    why = f"{granted.size} because {granted.limit}"
-    bound = decision.bound if granted.size == size else why
-    return replace(decision, desired=granted.size, limit=limit, message=f"{decision.message}; {why}", bound=bound)
+    why = f"{allowed.size} because {allowed.limit}"
+    bound = decision.bound if allowed.size == size else why
+    return replace(decision, desired=allowed.size, limit=limit, message=f"{decision.message}; {why}", bound=bound)

@@ -29,6 +29,7 @@ from phasewise_operator.render.children import scaler_name, scaler_status
 from phasewise_operator.render.context import Context
 from phasewise_operator.render.router import service_url
 from phasewise_operator.scaling.policy.data_quality import NO_SIGNAL
+from phasewise_operator.scaling.policy.reasons import BOUNDS, RESUMED
 from phasewise_operator.scaling.types import FIGURES_SECONDS, Latency, Recommendation, SizeDecision
 from phasewise_runtime import contract
 
@@ -37,8 +38,7 @@ MOVE: Final = 0.1
 """A figure that moved by less than this share is the same."""
 LIVE_CONDITIONS: Final = ("ScalingActive", "ScalingLimited")
 """Conditions that follow the load: their messages carry figures, and a bound comes into the way and goes again."""
-BOUNDS: Final = "Bounds"
-RESUMED: Final = ("Resumed", "decided and carried out just before the operator was started anew")
+RESUMED_DECISION: Final = (RESUMED, "decided and carried out just before the operator was started anew")
 
 
 def status_of(
@@ -163,9 +163,9 @@ def decisions(plan: Plan, before: Manifest, now: str) -> list[ScalingDecision]:
 
 def _why(size: SizeDecision) -> tuple[str, str]:
     """Of a size that is held only a bound can have moved it now; else it is the status that comes late."""
-    if size.known:
+    if size.sufficient:
         return size.reason, size.message
-    return (BOUNDS, size.bound) if size.bound else RESUMED
+    return (BOUNDS, size.bound) if size.bound else RESUMED_DECISION
 
 
 def _last(told: Sequence[ScalingDecision]) -> list[ScalingDecision]:

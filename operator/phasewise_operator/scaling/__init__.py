@@ -1,4 +1,4 @@
-"""The two scaling loops: scrape (I/O) -> signals (pure) -> policy (pure), driven by loop.py.
+"""Sizes of the pools: scrape (I/O) -> signals (pure) -> policy (pure), driven by loop.py (I/O).
 
-The decision is carried out by the reconciler, which asks `loop` what each pool should have: nothing here writes.
+Nothing here writes to the cluster: the reconciler reads `Loop.recommendation` and applies it.
 """

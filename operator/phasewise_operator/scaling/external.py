@@ -1,48 +1,50 @@
-"""scaling.mode External: what an outside autoscaler asks for, within the pool's bounds and the GPU budget. Pure."""
+"""scaling.mode External: what an outside autoscaler desires, within the pool's bounds and the GPU budget. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from phasewise_operator.scaling.policy.budget import held
+from phasewise_operator.scaling.policy.budget import keep_within_budget
 from phasewise_operator.scaling.types import AT_MAXIMUM, AT_MINIMUM, GPU_BUDGET, PoolState, SizeDecision
 
 
-def follow(pools: Sequence[PoolState], asked: Mapping[str, int | None], budget: int | None) -> dict[str, SizeDecision]:
-    """Decision by role. Where the budget does not hold all that is asked, a pool keeps what it has and fits."""
-    wishes = {p.role: _wish(p, asked.get(p.role)) for p in pools}
+def follow(
+    pools: Sequence[PoolState], desired: Mapping[str, int | None], budget: int | None
+) -> dict[str, SizeDecision]:
+    """Decision by role. `desired`: replicas of each PoolScaler; None: there is no PoolScaler yet.
+
+    Where the budget does not hold all that is desired, a pool keeps what it has and fits.
+    """
+    bounded = {p.role: _within_bounds(p, desired.get(p.role)) for p in pools}
     if budget is None:
-        return wishes
-    staying = held(pools, [min(p.desired, wishes[p.role].desired) for p in pools], (), budget)
-    base = {p.role: size for p, size in zip(pools, staying, strict=True)}
+        return bounded
+    staying = keep_within_budget(pools, [min(p.desired, bounded[p.role].desired) for p in pools], (), budget)
     # A replica that goes frees its GPUs when its pod has ended, not before.
     free = budget - sum(p.desired * p.gpus + p.gpus_beside for p in pools)
-    granted: dict[str, SizeDecision] = {}
-    for pool in pools:
-        wish = wishes[pool.role]
-        more = wish.desired - base[pool.role]
+    allowed: dict[str, SizeDecision] = {}
+    for pool, size in zip(pools, staying, strict=True):
+        decision = bounded[pool.role]
+        more = decision.desired - size
         fits = more if pool.gpus == 0 else max(0, min(more, free // pool.gpus))
         free -= fits * pool.gpus
-        granted[pool.role] = wish if fits == more else _short(wish, base[pool.role] + fits, budget)
-    return granted
+        allowed[pool.role] = decision if fits == more else _limited_by_budget(decision, size + fits, budget)
+    return allowed
 
 
-def _wish(pool: PoolState, asked: int | None) -> SizeDecision:
+def _within_bounds(pool: PoolState, desired: int | None) -> SizeDecision:
     scaler = f"the PoolScaler of {pool.role}"
-    if asked is None:
-        desired = max(pool.min, min(pool.desired, pool.max))
-        return SizeDecision(desired, "External", f"{scaler} is being made: as it is")
-    if asked > pool.max:
-        text = f"{scaler} asks for {asked}, {pool.role}.replicas.max is {pool.max}: raise it to allow more"
+    if desired is None:
+        size = max(pool.min, min(pool.desired, pool.max))
+        return SizeDecision(size, "External", f"{scaler} is being made: as it is")
+    if desired > pool.max:
+        text = f"{scaler} asks for {desired}, {pool.role}.replicas.max is {pool.max}: raise it to allow more"
         return SizeDecision(pool.max, "External", text, AT_MAXIMUM)
-    if asked < pool.min:
-        text = f"{scaler} asks for {asked}, {pool.role}.replicas.min is {pool.min}: lower it to allow fewer"
+    if desired < pool.min:
+        text = f"{scaler} asks for {desired}, {pool.role}.replicas.min is {pool.min}: lower it to allow fewer"
         return SizeDecision(pool.min, "External", text, AT_MINIMUM)
-    return SizeDecision(asked, "External", f"{scaler} asks for {asked}")
+    return SizeDecision(desired, "External", f"{scaler} asks for {desired}")
 
 
-def _short(wish: SizeDecision, desired: int, budget: int) -> SizeDecision:
-    text = (
-        f"{wish.message}; scaling.gpuBudget {budget} leaves room for {desired} now: raise it, or shrink the other pool"
-    )
-    return SizeDecision(desired, "External", text, GPU_BUDGET)
+def _limited_by_budget(decision: SizeDecision, size: int, budget: int) -> SizeDecision:
+    room = f"scaling.gpuBudget {budget} leaves room for {size} now: raise it, or shrink the other pool"
+    return SizeDecision(size, "External", f"{decision.message}; {room}", GPU_BUDGET)

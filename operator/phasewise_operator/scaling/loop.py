@@ -1,12 +1,14 @@
-"""One follower a service: scrape, make signals, decide, and tell the reconciler where something is new. I/O.
+"""One follower a service: scrape, build signals, decide, and queue the service where the reconciler has to act. I/O.
 
 With traffic a round is made every two seconds. Without, and with nothing left to take away, the follower waits on the
-routers for a request to arrive, so that an idle service costs next to nothing and a burst is seen at once.
+routers for a request to arrive, so that an idle service costs next to nothing and a burst is seen at once. Specs come
+from the watch: `Loop.service_changed` is called for each change of the store.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Sequence
@@ -44,12 +46,11 @@ ROUND_SECONDS: Final = 2.0
 IDLE_SECONDS: Final = 60.0
 """The longest single wait for a request on an idle service."""
 REST_SECONDS: Final = 300.0
-"""How long nothing but a request, or another spec, makes an idle service be looked at."""
+"""The longest time between two rounds of an idle service: only a request or another spec ends it earlier."""
 LEAST_SECONDS: Final = 0.5
 """Between two rounds in any case."""
 BLIND_SECONDS: Final = 3.0
 """Between rounds where there is no router to wait on."""
-MATCH_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True)
@@ -67,35 +68,45 @@ class Loop:
     def __init__(self, deps: Deps) -> None:
         self._deps = deps
         self._followers: dict[Key, tuple[_Follower, asyncio.Task[None]]] = {}
+        self._running = False
 
     def recommendation(self, key: Key, uid: str) -> Recommendation:
-        """What was last made of a service; nothing of one that is another of the same name."""
+        """The newest recommendation for a service; none for another service of the same name."""
         found = self._followers.get(key)
         return found[0].recommendation if found and found[0].uid == uid else NO_RECOMMENDATION
 
     async def run(self) -> None:
-        """Follow every service that there is, until cancelled."""
+        """Follow every service of the store, until cancelled."""
         async with self._deps.scraper:
+            self._running = True
             try:
-                while True:
-                    self._match()
-                    await asyncio.sleep(MATCH_SECONDS)
+                for live in self._deps.store.services():
+                    self.service_changed((live["metadata"]["namespace"], live["metadata"]["name"]))
+                await asyncio.Event().wait()
             finally:
+                self._running = False
                 tasks = [self._drop(key) for key in list(self._followers)]
                 await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _match(self) -> None:
-        """A service that was deleted and made again is another one."""
-        metas = [live["metadata"] for live in self._deps.store.services()]
-        there: dict[Key, Manifest] = {(meta["namespace"], meta["name"]): meta for meta in metas}
-        for key, (follower, _) in list(self._followers.items()):
-            if key not in there or there[key]["uid"] != follower.uid:
-                self._drop(key)
-        for key, meta in there.items():
-            if key not in self._followers:
-                follower = _Follower(self._deps, key, meta["uid"])
-                self._followers[key] = follower, asyncio.create_task(follower.follow(), name=f"scaling {key}")
-            self._followers[key][0].wake(meta["generation"])
+    def service_changed(self, key: Key) -> None:
+        """The store has something new of this service: begin to follow it, take its new spec, or end at once.
+
+        Calls before run() do nothing: it begins with all services of the store.
+        """
+        if not self._running:
+            return
+        live = self._deps.store.service(key)
+        if live is not None and "deletionTimestamp" in live["metadata"]:
+            live = None
+        # A service that was deleted and created again has another uid.
+        if key in self._followers and (live is None or live["metadata"]["uid"] != self._followers[key][0].uid):
+            self._drop(key)
+        if live is None:
+            return
+        if key not in self._followers:
+            follower = _Follower(self._deps, key, live["metadata"]["uid"])
+            self._followers[key] = follower, asyncio.create_task(follower.follow(), name=f"scaling {key}")
+        self._followers[key][0].take_spec(live)
 
     def _drop(self, key: Key) -> asyncio.Task[None]:
         _, task = self._followers.pop(key)
@@ -105,7 +116,7 @@ class Loop:
 
 
 class _Follower:
-    """One service. What is kept between rounds can be lost: the next rounds make it again."""
+    """One service. What is kept between rounds can be lost: the next rounds measure it again."""
 
     def __init__(self, deps: Deps, key: Key, uid: str) -> None:
         self._deps = deps
@@ -114,17 +125,21 @@ class _Follower:
         self.recommendation = NO_RECOMMENDATION
         self._history = History()
         self._memory = Memory()
-        self._told = 0.0
+        self._reported_at = 0.0
         self._roles: frozenset[str] = frozenset()
         self._routers: list[ScrapeTarget] = []
-        self._generation = 0
-        self._changed = asyncio.Event()
+        self._generation: int | None = None
+        self._unparsed: Manifest | None = None
+        """The newest spec, until the next round has parsed it."""
+        self._ctx: Context | None = None
+        """None: the spec cannot be parsed; the reconciler reports it."""
+        self._spec_changed = asyncio.Event()
 
-    def wake(self, generation: int) -> None:
-        """Another spec is looked at without waiting for a request."""
-        if generation != self._generation:
-            self._generation = generation
-            self._changed.set()
+    def take_spec(self, live: Manifest) -> None:
+        """Another generation is parsed in the next round, which does not wait for a request."""
+        if live["metadata"]["generation"] != self._generation:
+            self._generation, self._unparsed = live["metadata"]["generation"], live
+            self._spec_changed.set()
 
     async def follow(self) -> None:
         while True:
@@ -132,18 +147,18 @@ class _Follower:
             try:
                 idle = await self._round()
             except Exception:
-                # A defect in one service's round must not end the rounds of the others, nor what it said last stand.
+                # A defect in one service must not stop the others; and a recommendation from before it is out of date.
                 log.exception("%s/%s: a scaling round failed", *self._key)
                 self.recommendation = NO_RECOMMENDATION
                 idle = False
             if idle:
-                await self._until_stirred()
+                await self._wait_for_request()
             pause = LEAST_SECONDS if idle else ROUND_SECONDS
             await asyncio.sleep(max(LEAST_SECONDS, began + pause - time.monotonic()))
 
     async def _round(self) -> bool:
-        """Returns whether there is nothing to look at until a request arrives."""
-        self._changed.clear()
+        """Returns whether the next round may wait until a request arrives."""
+        self._spec_changed.clear()
         ctx = self._context()
         if ctx is None:
             self._routers = []
@@ -152,49 +167,56 @@ class _Follower:
         expected, draining = _targets(observed)
         self._routers = [t for t in expected if t.role == contract.ROUTER]
         with self._deps.metrics.rounds.time():
-            await self._read([*expected, *draining])
+            await self._scrape([*expected, *draining])
             attainment = ctx.spec.slo.attainment / 100
-            seen = signals(self._history, expected, list(ctx.pools), attainment, time.monotonic())
+            measured = signals(self._history, expected, list(ctx.pools), attainment, time.monotonic())
             pools = pools_of(ctx, observed)
-            before, self.recommendation = self.recommendation, self._recommend(ctx, pools, seen)
+            before, self.recommendation = self.recommendation, self._recommend(ctx, pools, measured)
         self._count(pools, before, self.recommendation)
-        self._show(pools, seen)
-        self._tell(before, seen)
-        known = seen.routers.read == seen.routers.of and seen.load_window > 0
-        known = known and all(v.known for v in self.recommendation.decisions.values())
-        return seen.quiet and known and all(_at_rest(p, _decides(ctx)) for p in pools)
+        self._export(pools, measured)
+        self._queue_if_news(before, measured)
+        sufficient = measured.routers.read == measured.routers.of and measured.load_window > 0
+        sufficient = sufficient and all(d.sufficient for d in self.recommendation.decisions.values())
+        return measured.quiet and sufficient and all(_at_rest(p, _decides(ctx)) for p in pools)
 
-    def _show(self, pools: Sequence[PoolState], seen: Signals) -> None:
+    def _context(self) -> Context | None:
+        if self._unparsed is not None:
+            live, self._unparsed, self._ctx = self._unparsed, None, None
+            with contextlib.suppress(ValidationError):
+                self._ctx = Context.of(live, self._deps.images)
+        return self._ctx
+
+    def _export(self, pools: Sequence[PoolState], measured: Signals) -> None:
         roles = frozenset(p.role for p in pools)
         if not self._roles <= roles:
             self._deps.metrics.forget(*self._key)
         self._roles = roles
-        self._deps.metrics.show(*self._key, pools, seen, self.recommendation.decisions)
+        self._deps.metrics.update(*self._key, pools, measured, self.recommendation.decisions)
 
-    async def _read(self, targets: Sequence[ScrapeTarget]) -> None:
-        answers = await self._deps.scraper.scrape(targets)
+    async def _scrape(self, targets: Sequence[ScrapeTarget]) -> None:
+        results = await self._deps.scraper.scrape(targets)
         roles = {t.uid: t.role for t in targets}
-        for uid, answer in answers.items():
-            if isinstance(answer, ScrapeError):
-                self._deps.metrics.scrape_errors.labels(roles[uid], answer.reason).inc()
-        reads = {uid: answer for uid, answer in answers.items() if isinstance(answer, Scrape)}
-        self._history = self._history.fold(targets, reads, time.monotonic())
+        for uid, result in results.items():
+            if isinstance(result, ScrapeError):
+                self._deps.metrics.scrape_errors.labels(roles[uid], result.reason).inc()
+        scrapes = {uid: result for uid, result in results.items() if isinstance(result, Scrape)}
+        self._history = self._history.fold(targets, scrapes, time.monotonic())
 
-    def _recommend(self, ctx: Context, pools: Sequence[PoolState], seen: Signals) -> Recommendation:
+    def _recommend(self, ctx: Context, pools: Sequence[PoolState], measured: Signals) -> Recommendation:
         kv = kv_transfers(self._history)
         decisions: dict[str, SizeDecision] = {}
         scaling = ctx.spec.scaling
         if not _decides(ctx):
-            # What others decide meanwhile is not what this loop asked for.
+            # Sizes that others decide meanwhile are not the sizes that this loop needed.
             self._memory = replace(self._memory, pools={})
         else:
             stabilization = scaling.scale_down_stabilization.seconds
             result = decide(
-                time.monotonic(), targets_of(ctx), pools, seen, scaling.gpu_budget, stabilization, self._memory
+                time.monotonic(), targets_of(ctx), pools, measured, scaling.gpu_budget, stabilization, self._memory
             )
             self._memory = result.memory
             decisions = dict(result.decisions)
-        return Recommendation(decisions, seen, ctx.generation, kv.good, kv.failed)
+        return Recommendation(decisions, measured, ctx.generation, kv.succeeded, kv.failed)
 
     def _count(self, pools: Sequence[PoolState], before: Recommendation, after: Recommendation) -> None:
         for pool in pools:
@@ -206,29 +228,20 @@ class _Follower:
             labels = (*self._key, pool.role, direction, decision.reason)
             self._deps.metrics.decisions.labels(*labels).inc()
 
-    def _tell(self, before: Recommendation, seen: Signals) -> None:
-        """Wake the reconciler: at once for what is new, now and then for figures. What fails is tried again there."""
+    def _queue_if_news(self, before: Recommendation, measured: Signals) -> None:
+        """Queue the service for the reconciler: at once for a new decision, now and then for new figures."""
         now = time.monotonic()
-        figures = not seen.quiet and now - self._told >= FIGURES_SECONDS
-        if figures or _gist(before) != _gist(self.recommendation):
-            self._told = now
+        figures = not measured.quiet and now - self._reported_at >= FIGURES_SECONDS
+        if figures or _actionable(before) != _actionable(self.recommendation):
+            self._reported_at = now
             self._deps.queue.add(self._key)
 
-    def _context(self) -> Context | None:
-        live = self._deps.store.service(self._key)
-        if live is None:
-            return None
-        try:
-            return Context.of(live, self._deps.images)
-        except ValidationError:
-            return None  # the reconciler says so
-
     # --- without traffic -------------------------------------------------------------------------------------
-    async def _until_stirred(self) -> None:
-        """Until a router has read another request, the spec is another, or it is time to look again."""
+    async def _wait_for_request(self) -> None:
+        """Until a router has received another request, the spec has changed, or it is time for a round anyway."""
         seconds = REST_SECONDS if self._routers else BLIND_SECONDS
-        waits = [asyncio.create_task(self._stirred(router)) for router in self._routers]
-        waits.append(asyncio.create_task(self._spec_changed()))
+        waits = [asyncio.create_task(self._request_at(router)) for router in self._routers]
+        waits.append(asyncio.create_task(self._wait_for_spec()))
         try:
             await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -236,23 +249,23 @@ class _Follower:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
 
-    async def _stirred(self, router: ScrapeTarget) -> None:
+    async def _request_at(self, router: ScrapeTarget) -> None:
         newest = self._history.newest.get(router.uid)
-        since = int(sum(newest.read.page.counters.get(contract.METRIC_ARRIVALS, {}).values())) if newest else 0
-        answer: int | None = since
-        while answer == since:
+        since = int(sum(newest.scrape.metrics.counters.get(contract.METRIC_ARRIVALS, {}).values())) if newest else 0
+        count: int | None = since
+        while count == since:
             began = time.monotonic()
-            answer = await self._deps.scraper.wait_activity(router.address, since, IDLE_SECONDS)
-            await asyncio.sleep(max(0.0, began + LEAST_SECONDS - time.monotonic()) if answer == since else 0)
-        if answer is None:
+            count = await self._deps.scraper.wait_activity(router.address, since, IDLE_SECONDS)
+            await asyncio.sleep(max(0.0, began + LEAST_SECONDS - time.monotonic()) if count == since else 0)
+        if count is None:
             await asyncio.sleep(BLIND_SECONDS)
 
-    async def _spec_changed(self) -> None:
-        await self._changed.wait()
+    async def _wait_for_spec(self) -> None:
+        await self._spec_changed.wait()
 
 
 def _targets(observed: Observed) -> tuple[list[ScrapeTarget], list[ScrapeTarget]]:
-    """Pods that should answer: ready ones that stay. And routers on their way out: they still have requests in hand."""
+    """Pods that should answer: ready ones that stay. And terminating routers: they still have requests in flight."""
     staying = [p for p in observed.pods if p.address and p.ready and not p.deleting]
     draining = [p for p in observed.pods if p.address and p.deleting and p.role == contract.ROUTER]
     expected = [p for p in staying if p.role in (*contract.ENGINE_ROLES, contract.ROUTER)]
@@ -269,11 +282,11 @@ def _decides(ctx: Context) -> bool:
 
 
 def _at_rest(pool: PoolState, auto: bool) -> bool:
-    """As it was asked for, and as small as it may be."""
+    """All its replicas are ready, and it is as small as it may be."""
     return pool.ready >= pool.desired and (not auto or pool.desired == pool.min)
 
 
-def _gist(recommendation: Recommendation) -> object:
-    """What is worth waking the reconciler for: not figures, and not why a size stays as it is."""
-    held = {role: (v.desired, v.known, v.limit) for role, v in recommendation.decisions.items()}
-    return held, recommendation.kv_good, recommendation.kv_failed
+def _actionable(recommendation: Recommendation) -> object:
+    """What the reconciler acts on at once: not figures, and not why a size stays as it is."""
+    sizes = {role: (d.desired, d.sufficient, d.limit) for role, d in recommendation.decisions.items()}
+    return sizes, recommendation.kv_transfer_succeeded, recommendation.kv_transfer_failed

@@ -1,4 +1,4 @@
-"""The loop's part of the operator's metrics. Imports prometheus-client and state."""
+"""The scaling loop's part of the operator's own metrics."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class ScalingMetrics:
         self._part = gauge("service_ttft_part_seconds", "Mean of each part of TTFT, last 30 s.", "part")
         self._arrivals = gauge("service_arrivals_per_second", "Requests per second read by the routers, last 10 s.")
         self._coverage = gauge("scaling_coverage", "Share of ready pods that could be read.", "role")
-        self._known = gauge("scaling_known", "1 where enough is known of a pool to size it.", "role")
+        self._sufficient = gauge("scaling_data_sufficient", "1 where the data suffice to size a pool.", "role")
         self._limited = gauge("scaling_limited", "1 where a bound, budget or the scheduler is in the way.", "role")
         self._replicas = gauge("pool_replicas", "Replicas of a pool: desired, ready.", "role", "state")
         self._gauges = (
             *(self._ttft, self._itl, self._attainment, self._part, self._arrivals),
-            *(self._coverage, self._known, self._limited, self._replicas),
+            *(self._coverage, self._sufficient, self._limited, self._replicas),
         )
         labels = (*SERVICE, "role", "direction", "reason")
         self.decisions = Counter("phasewise_scaling_decisions", "Changes of size.", labels, registry=registry)
         self.scrape_errors = Counter(
-            "phasewise_scrape_errors", "Pages that could not be read, by reason.", ["role", "reason"], registry=registry
+            "phasewise_scrape_errors", "Scrapes that failed, by reason.", ["role", "reason"], registry=registry
         )
         self.rounds = Histogram(
             "phasewise_scaling_round_seconds",
@@ -44,7 +44,7 @@ class ScalingMetrics:
             registry=registry,
         )
 
-    def show(
+    def update(
         self,
         namespace: str,
         service: str,
@@ -63,10 +63,10 @@ class ScalingMetrics:
             _set(self._part, (*who, part), seconds)
         _set(self._coverage, (*who, "router"), signals.routers.share)
         for pool in pools:
-            seen = signals.pools.get(pool.role)
+            measured = signals.pools.get(pool.role)
             decision = decisions.get(pool.role)
-            _set(self._coverage, (*who, pool.role), seen.coverage.share if seen else None)
-            _set(self._known, (*who, pool.role), float(decision.known) if decision else None)
+            _set(self._coverage, (*who, pool.role), measured.coverage.share if measured else None)
+            _set(self._sufficient, (*who, pool.role), float(decision.sufficient) if decision else None)
             _set(self._limited, (*who, pool.role), float(bool(decision.limit)) if decision else None)
             _set(self._replicas, (*who, pool.role, "desired"), decision.desired if decision else pool.desired)
             _set(self._replicas, (*who, pool.role, "ready"), pool.ready)

@@ -1,4 +1,4 @@
-"""From what the cluster shows of a service to the pools that are to be sized. Pure."""
+"""From what was observed of a service to the pools that are to be sized. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from phasewise_operator.render.context import Context, gpus_per_replica
 from phasewise_operator.scaling.types import PoolState, SloTargets
 
 DEFAULT_BATCH: Final = 256
-"""vLLM's max-num-seqs where nothing is said, on most accelerators."""
+"""vLLM's default of max-num-seqs on most accelerators."""
 
 
 def targets_of(ctx: Context) -> SloTargets:
@@ -28,7 +28,7 @@ def highest(replicas: Replicas) -> int:
 def desired_now(observed: Observed, role: str) -> int | None:
     """Size that the pool was last given; None: it has no Deployment yet.
 
-    Scrape from the annotation: replicas are fewer while a rollout is under way, and may have been edited by hand.
+    Read from the annotation: replicas are fewer while a rollout is under way, and may have been edited by hand.
     """
     workloads = [w for w in observed.workloads if w.role == role]
     current = _current(observed, role)
@@ -38,9 +38,9 @@ def desired_now(observed: Observed, role: str) -> int | None:
 
 
 def _current(observed: Observed, role: str) -> Workload | None:
-    """The revision that tells the size of the pool."""
-    told = [w for w in observed.workloads if w.role == role and w.desired is not None]
-    return told[-1] if told else None
+    """The newest Deployment that carries the size of the pool."""
+    annotated = [w for w in observed.workloads if w.role == role and w.desired is not None]
+    return annotated[-1] if annotated else None
 
 
 def pools_of(ctx: Context, observed: Observed) -> list[PoolState]:
@@ -69,8 +69,8 @@ def _pool(ctx: Context, observed: Observed, role: str) -> PoolState:
 
 
 def _batch(ctx: Context) -> int:
-    told = str(ctx.spec.engine.args.get("max-num-seqs", ""))
-    return int(told) if told.isdecimal() else DEFAULT_BATCH
+    configured = str(ctx.spec.engine.args.get("max-num-seqs", ""))
+    return int(configured) if configured.isdecimal() else DEFAULT_BATCH
 
 
 def _gpus_beside(observed: Observed, role: str, pods: Sequence[PodView], desired: int) -> int:

@@ -1,7 +1,7 @@
-"""Reads pages over HTTP: the one room of scaling that does I/O. Imports pages, families, history, aiohttp.
+"""Scrapes metrics over HTTP. I/O.
 
-A round takes as long as its slowest page and at most SECONDS, however many pods are dead. Nothing is tried again: the
-next round is the next try.
+A round takes as long as its slowest pod and at most TIMEOUT_SECONDS, however many pods are dead. Nothing is tried
+again: the next round is the next try.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from phasewise_operator.scaling.signals.exposition import ParsedMetrics, parse
 from phasewise_operator.scaling.signals.history import Scrape, ScrapeTarget
 from phasewise_runtime import contract
 
-SECONDS: Final = 1.5
-"""A page, from connecting to its last byte: below the two seconds between rounds."""
-PAGE_BYTES: Final = 8 * 2**20
-"""A hundred times a page of today: what is larger is not a page."""
+TIMEOUT_SECONDS: Final = 1.5
+"""A scrape, from connecting to its last byte: below the two seconds between rounds."""
+MAX_BYTES: Final = 8 * 2**20
+"""A hundred times an exposition of today: what is larger is something else."""
 PORTS: Final = {
     contract.PREFILL: contract.ENGINE_PORT,
     contract.DECODE: contract.ENGINE_PORT,
     contract.ROUTER: contract.ROUTER_ADMIN_PORT,
 }
 CONNECTIONS: Final = 4096
-"""In use at once: 1,000 services, each with some pods read and one router waited on. Above it, reads queue up."""
+"""In use at once: 1,000 services, each with some pods scraped and one router waited on. Above it, scrapes queue up."""
 CONNECTIONS_PER_POD: Final = 4
 KEEP_ALIVE: Final = 4.0
-"""Seconds. vLLM's server closes a connection after 5 idle seconds; whoever closes first spares a failed request.
-Services that are read slowly hold no connection in between."""
+"""Seconds. vLLM's server closes a connection after 5 idle seconds; to close first spares a failed request.
+Services that are scraped slowly hold no connection in between."""
 
 Reason: TypeAlias = Literal["timeout", "refused", "status", "too_large", "malformed"]
 
 
 @dataclass(frozen=True)
 class ScrapeError:
-    """Why a pod has no page this round."""
+    """Why a pod has no metrics this round."""
 
     reason: Reason
     message: str
@@ -61,7 +61,7 @@ class Scraper:
             connector=aiohttp.TCPConnector(
                 limit=CONNECTIONS, limit_per_host=CONNECTIONS_PER_POD, keepalive_timeout=KEEP_ALIVE
             ),
-            timeout=aiohttp.ClientTimeout(total=SECONDS),
+            timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS),
             cookie_jar=aiohttp.DummyCookieJar(),
             # Plain: unpacking costs more than reading it all from a pod nearby.
             headers={"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity"},
@@ -77,52 +77,51 @@ class Scraper:
             await self._session.close()
 
     async def scrape(self, targets: Iterable[ScrapeTarget]) -> dict[str, Scrape | ScrapeError]:
-        """By uid, the page of each, stamped with time.monotonic(), or why there is none."""
-        asked = list(targets)
-        found = await asyncio.gather(*(self._read(target) for target in asked))
-        return {target.uid: read for target, read in zip(asked, found, strict=True)}
+        """By uid: the metrics of each, stamped with time.monotonic(), or why there are none."""
+        pods = list(targets)
+        results = await asyncio.gather(*(self._scrape(pod) for pod in pods))
+        return {pod.uid: result for pod, result in zip(pods, results, strict=True)}
 
     async def wait_activity(self, address: str, since: int, seconds: float) -> int | None:
         """Arrivals so far at this router, as soon as they are not `since`, or after `seconds`. None: it cannot be
-        reached, or it is an older one that does not know the question."""
+        reached, or its version does not have this endpoint."""
         url = _url(address, self._ports[contract.ROUTER], contract.PATH_ACTIVITY, f"since={since}&seconds={seconds:g}")
-        timeout = aiohttp.ClientTimeout(total=seconds + SECONDS)
+        timeout = aiohttp.ClientTimeout(total=seconds + TIMEOUT_SECONDS)
         try:
             async with self._open.get(url, timeout=timeout, allow_redirects=False) as answer:
                 return int(await answer.content.read(64)) if answer.status == 200 else None
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
             return None
 
-    async def _read(self, target: ScrapeTarget) -> Scrape | ScrapeError:
+    async def _scrape(self, target: ScrapeTarget) -> Scrape | ScrapeError:
         try:
             body = await self._body(target)
         except TimeoutError:
-            return ScrapeError("timeout", f"no whole page within {SECONDS:g} s")
+            return ScrapeError("timeout", f"no complete answer within {TIMEOUT_SECONDS:g} s")
         except aiohttp.ClientPayloadError as error:
-            return ScrapeError("malformed", f"the page is cut off: {error}")
+            return ScrapeError("malformed", f"the answer is cut off: {error}")
         except (aiohttp.ClientConnectionError, OSError) as error:
             return ScrapeError("refused", str(error))
         except aiohttp.ClientError as error:
             return ScrapeError("malformed", f"not an answer over HTTP: {error}")
         if isinstance(body, ScrapeError):
             return body
-        page = parse(body, families.filter_for(target.role))
-        return (
-            Scrape(time.monotonic(), page) if isinstance(page, ParsedMetrics) else ScrapeError("malformed", page.what)
-        )
+        parsed = parse(body, families.filter_for(target.role))
+        is_valid = isinstance(parsed, ParsedMetrics)
+        return Scrape(time.monotonic(), parsed) if is_valid else ScrapeError("malformed", parsed.message)
 
     async def _body(self, target: ScrapeTarget) -> bytes | ScrapeError:
-        url = page_url(target.address, self._ports[target.role])
+        url = metrics_url(target.address, self._ports[target.role])
         async with self._open.get(url, allow_redirects=False) as answer:
             if answer.status != 200:
                 return ScrapeError("status", f"HTTP status {answer.status}")
             body = bytearray()
             async for part in answer.content.iter_any():
                 body += part
-                if len(body) > PAGE_BYTES:
+                if len(body) > MAX_BYTES:
                     # What is left must not be taken for the next answer on this connection.
                     answer.close()
-                    return ScrapeError("too_large", f"more than {PAGE_BYTES} bytes")
+                    return ScrapeError("too_large", f"more than {MAX_BYTES} bytes")
             return bytes(body)
 
     @property
@@ -133,11 +132,11 @@ class Scraper:
 
 
 @lru_cache(maxsize=2**13)
-def page_url(address: str, port: int) -> URL:
+def metrics_url(address: str, port: int) -> URL:
     return _url(address, port, contract.PATH_METRICS)
 
 
 def _url(address: str, port: int, path: str, query: str = "") -> URL:
-    """Of parts that are known to be plain: quoting each of them anew would cost as much as a small page."""
+    """Of parts that are known to be plain: quoting each of them anew would cost as much as a small exposition."""
     host = f"[{address}]" if ":" in address else address
     return URL(f"http://{host}:{port}{path}{'?' if query else ''}{query}", encoded=True)

@@ -1,4 +1,4 @@
-"""The values that signals makes and policy reads: what is known of one service at one moment. Pure.
+"""The values that signals builds and policy reads, for one service at one moment. Pure.
 
 All durations are seconds, all rates per second. Unknown is None, never zero; every sample says how much it covers.
 """
@@ -28,17 +28,17 @@ class PodLoad:
     """One engine pod. What the routers saw of it is summed over all routers."""
 
     concurrency: float | None = None
-    """Mean number of legs in flight over the load window, as the routers count them."""
+    """Mean number of requests in flight over the load window, as the routers count them."""
     busy: float | None = None
-    """Share of the load window with at least one leg in flight."""
-    legs: float = 0.0
-    """Legs answered in the load window."""
+    """Share of the load window with at least one request in flight."""
+    requests: float = 0.0
+    """Requests answered in the load window."""
     running: float | None = None
     """Now, as the engine says."""
     waiting: float | None = None
     """Now, in the engine's queue, whatever for."""
     blocked: float | None = None
-    """Now, those of `waiting` that wait for room in batch or KV cache: decode admission."""
+    """Now, those of `waiting` that wait for capacity in batch or KV cache: decode admission."""
     kv_usage: float | None = None
     """Share of the KV cache in use now."""
     itl: float | None = None
@@ -56,7 +56,7 @@ class PoolSignals:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Requests judged in the SLO window. `failed`: those that got no whole answer; they count as missed."""
+    """Requests judged in the SLO window. `failed`: those that got no complete answer; they count as missed."""
 
     met: float = 0.0
     ttft_missed: float = 0.0
@@ -73,16 +73,6 @@ class Outcomes:
         """Share that met both targets; None where nothing was judged."""
         return self.met / self.judged if self.judged else None
 
-    @property
-    def ttft_attainment(self) -> float | None:
-        good = self.met + self.itl_missed
-        return good / self.judged if self.judged else None
-
-    @property
-    def itl_attainment(self) -> float | None:
-        good = self.met + self.ttft_missed
-        return good / self.judged if self.judged else None
-
 
 @dataclass(frozen=True)
 class TtftParts:
@@ -90,7 +80,7 @@ class TtftParts:
 
     | part         | from                                                         | belongs to               |
     |--------------|--------------------------------------------------------------|--------------------------|
-    | router_queue | router: read to admitted                                     | whoever keeps it waiting |
+    | router_queue | router: read to admitted                                     | the pool it waits for    |
     | prefill_queue| prefill engines: request_queue_time                          | prefill                  |
     | prefill      | prefill engines: request_prefill_time (with batch-mates)     | prefill                  |
     | transfer     | decode engines: nixl_xfer_time                               | neither                  |
@@ -122,7 +112,7 @@ class Signals:
     at: float
     """When the newest of it was read, on the clock that `now` is on."""
     load_window: float
-    """Seconds that rates and loads cover; shorter than asked while there is little history, 0 with one scrape."""
+    """Seconds that rates and loads cover; shorter than the window while there is little history, 0 with one scrape."""
     slo_window: float
     routers: Coverage
     pools: Mapping[str, PoolSignals]
@@ -130,7 +120,7 @@ class Signals:
     arrivals: float = 0.0
     """Requests per second that the routers read, over the load window."""
     active: float = 0.0
-    """Requests in hand now: admitted and not ended."""
+    """Requests in flight now: admitted and not ended."""
     queued: float = 0.0
     """Requests that wait in the routers now for a pod or a place."""
     awaiting: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -144,7 +134,7 @@ class Signals:
 
     @property
     def quiet(self) -> bool:
-        """No traffic in the load window and nothing in hand."""
+        """No traffic in the load window and nothing in flight."""
         return self.arrivals == 0 and self.active == 0 and self.queued == 0
 
 
@@ -164,7 +154,7 @@ class PoolState:
     min: int
     max: int
     desired: int
-    """Replicas asked for so far: the size that is to be decided on."""
+    """Replicas that the pool was last given: the size that is to be decided on."""
     ready: int
     """Ready pods that are not on their way out, of all revisions."""
     unschedulable: int = 0
@@ -181,7 +171,6 @@ AT_MAXIMUM: Final = "AtMaximum"
 AT_MINIMUM: Final = "AtMinimum"
 GPU_BUDGET: Final = "GpuBudget"
 NO_NODE: Final = "Unschedulable"
-LIMITS: Final = (AT_MAXIMUM, AT_MINIMUM, GPU_BUDGET, NO_NODE)
 
 
 @dataclass(frozen=True)
@@ -190,35 +179,35 @@ class SizeDecision:
 
     desired: int
     reason: str
-    """CamelCase, from policy.py's table."""
+    """CamelCase, one of policy.reasons.REASONS, or the reconciler's own where the loop does not decide."""
     message: str
     """For people: the figures that decided, and what it would take to change it."""
     limit: str = ""
-    """What keeps the pool from the size it should have: one of LIMITS; empty: nothing."""
-    known: bool = True
-    """False: held, because too little is known."""
+    """What keeps the pool from the size it needs: one of the four above; empty: nothing."""
+    sufficient: bool = True
+    """False: held, because the data do not suffice to decide."""
     bound: str = ""
-    """What moved a size that is held, in words; empty: nothing did."""
+    """The bound that moved a size which is held, in words; empty: none did."""
     missed: bool = False
     """The pool's target is missed: where the budget is lowered the other gives first."""
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What the loop last made of a service: read by the reconciler, which carries it out and reports it."""
+    """The newest result of the loop for a service: the reconciler applies and reports it."""
 
     decisions: Mapping[str, SizeDecision] = field(default_factory=dict[str, SizeDecision])
     """By role; empty until there was a first round."""
     signals: Signals | None = None
     generation: int = 0
     """metadata.generation that the decisions are for: those for another spec are not acted on."""
-    kv_good: frozenset[str] = frozenset()
-    """Prefill pods whose last KV hand-over led to a first token, as the routers saw it."""
-    kv_failed: frozenset[str] = frozenset()
+    kv_transfer_succeeded: frozenset[str] = frozenset()
+    """Prefill pods whose last KV transfer led to a first token, as the routers saw it."""
+    kv_transfer_failed: frozenset[str] = frozenset()
     """Prefill pods that last answered without KV parameters."""
 
 
 FIGURES_SECONDS: Final = 30.0
-"""How often measured figures alone are told to the reconciler, and are worth a write of the status."""
+"""How often new figures without a new decision are reported, and are worth a write of the status."""
 NO_RECOMMENDATION: Final = Recommendation()
 """Before the first round."""

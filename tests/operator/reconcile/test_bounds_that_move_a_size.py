@@ -19,8 +19,10 @@ def replicas(low: int, high: int) -> dict[str, Any]:
     return {"replicas": {"min": low, "max": high}}
 
 
-def says(controller: Controller, size: int, generation: int, reason: str = "DecodeLoad", known: bool = True) -> None:
-    decision = SizeDecision(size, reason, "so many streams", known=known)
+def says(
+    controller: Controller, size: int, generation: int, reason: str = "DecodeLoad", sufficient: bool = True
+) -> None:
+    decision = SizeDecision(size, reason, "so many streams", sufficient=sufficient)
     cast("Loop", controller.recommender).says = Recommendation({"decode": decision}, generation=generation)
 
 
@@ -63,7 +65,7 @@ async def test_a_changed_bound_is_told_as_that(
     await running(controller, user_applies, size, **(GPU if gpu else {}))
     user_applies(generation=2, decode=changed, **({"scaling": {"gpuBudget": 2}} if gpu else {}))
     if held:
-        says(controller, expected[1], 2, "NoRouter", known=False)
+        says(controller, expected[1], 2, "NoRouter", sufficient=False)
     await one_pass(controller)
     newest = told(api)[0]
     assert (newest["from"], newest["to"], newest["message"]) == expected
@@ -93,7 +95,7 @@ async def test_a_held_size_is_what_runs_now_and_not_what_ran_when_the_loop_looke
     api: Api, controller: Controller, user_applies: Apply
 ) -> None:
     await running(controller, user_applies, 3)
-    says(controller, 2, 1, "Unreadable", known=False)
+    says(controller, 2, 1, "Unreadable", sufficient=False)
     await look(controller)
     assert api.objects["InferenceService", "chat"]["status"]["decode"]["desired"] == 3
 

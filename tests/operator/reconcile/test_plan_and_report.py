@@ -188,12 +188,12 @@ def test_a_child_that_cannot_be_written_is_told(failure: Failure, stalled: str, 
 
 KV_CASES = [
     (Recommendation(), "Unknown", "NoTraffic", "True"),
-    (Recommendation(kv_good=frozenset({"prefill-0"})), "True", "Transferred", "True"),
+    (Recommendation(kv_transfer_succeeded=frozenset({"prefill-0"})), "True", "Transferred", "True"),
     (
-        Recommendation(kv_good=frozenset({"prefill-1"}), kv_failed=frozenset({"prefill-0"})),
+        Recommendation(kv_transfer_succeeded=frozenset({"prefill-1"}), kv_transfer_failed=frozenset({"prefill-0"})),
         *("False", "KVParametersMissing", "False"),
     ),
-    (Recommendation(kv_failed=frozenset({"a-pod-that-is-gone"})), "Unknown", "NoTraffic", "True"),
+    (Recommendation(kv_transfer_failed=frozenset({"a-pod-that-is-gone"})), "Unknown", "NoTraffic", "True"),
 ]
 
 

@@ -138,7 +138,7 @@ def test_figures_alone_are_written_now_and_then(
 
 SCALING = [
     ({}, ("True", "Measured"), ("False", "WithinBounds")),
-    ({"known": False}, ("False", "Unreadable"), ("False", "WithinBounds")),
+    ({"sufficient": False}, ("False", "Unreadable"), ("False", "WithinBounds")),
     ({"limit": "AtMaximum"}, ("True", "Measured"), ("True", "AtMaximum")),
 ]
 
@@ -160,5 +160,5 @@ def test_that_scaling_stopped_is_told_and_that_it_began_is_not(ctx: Context) -> 
 
     first = status(ctx, recommendation(), {})
     assert told(recommendation(), {}) == []
-    assert told(recommendation(reason="Unreadable", known=False), first) == ["Unreadable"]
+    assert told(recommendation(reason="Unreadable", sufficient=False), first) == ["Unreadable"]
     assert told(recommendation(limit="AtMaximum"), first) == ["AtMaximum"]

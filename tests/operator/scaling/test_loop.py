@@ -1,11 +1,12 @@
-"""The loop on real HTTP: it sees a burst at once, holds when it cannot read, and costs nothing while nothing happens.
+"""The loop on real HTTP: it sees a burst at once, holds when a scrape fails, and costs nothing without traffic.
 
-Pods are servers on loopback addresses; each says what the test tells it to say.
+Pods are servers on loopback addresses; each answers with the samples that the test gives it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -19,11 +20,13 @@ from prometheus_client import CollectorRegistry
 
 from phasewise_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD
 from phasewise_operator.queue import WorkQueue
-from phasewise_operator.render.context import Images
+from phasewise_operator.render.context import Context, Images
+from phasewise_operator.scaling import loop
 from phasewise_operator.scaling.loop import Deps, Loop
 from phasewise_operator.scaling.metrics import ScalingMetrics
+from phasewise_operator.scaling.policy import data_quality
 from phasewise_operator.scaling.scrape import Scraper
-from phasewise_operator.scaling.types import SizeDecision
+from phasewise_operator.scaling.types import NO_RECOMMENDATION, Recommendation, SizeDecision
 from phasewise_operator.store import Key, Store
 from phasewise_runtime import contract
 
@@ -38,18 +41,19 @@ class FakePod:
 
     lines: dict[str, float] = field(default_factory=dict[str, float])
     status: int = 200
-    pages: int = 0
+    scrapes: int = 0
     waits: int = 0
-    stirred: asyncio.Event = field(default_factory=asyncio.Event)
+    request_came: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def page(self, _: web.Request) -> web.Response:
-        self.pages += 1
+    async def metrics(self, _: web.Request) -> web.Response:
+        self.scrapes += 1
         text = "".join(f"{name} {value}\n" for name, value in self.lines.items())
         return web.Response(text=text, status=self.status)
 
     async def wait(self, request: web.Request) -> web.Response:
         self.waits += 1
-        await asyncio.wait_for(self.stirred.wait(), float(request.query["seconds"]))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.request_came.wait(), float(request.query["seconds"]))
         return web.Response(text=str(int(self.lines[contract.METRIC_ARRIVALS])))
 
 
@@ -69,7 +73,7 @@ ROUTER = {
 @asynccontextmanager
 async def serving(pod: FakePod, host: str, port: int) -> AsyncGenerator[None]:
     app = web.Application()
-    app.router.add_get(contract.PATH_METRICS, pod.page)
+    app.router.add_get(contract.PATH_METRICS, pod.metrics)
     app.router.add_get(contract.PATH_ACTIVITY, pod.wait)
     runner = web.AppRunner(app)
     await runner.setup()
@@ -77,15 +81,16 @@ async def serving(pod: FakePod, host: str, port: int) -> AsyncGenerator[None]:
     try:
         yield
     finally:
-        pod.stirred.set()
+        pod.request_came.set()
         await runner.cleanup()
 
 
-def service(**scaling: Any) -> dict[str, Any]:
+def service(generation: int = 1, uid: str = "s", **scaling: Any) -> dict[str, Any]:
     pool = {"replicas": {"min": 1, "max": 4}}
     slo = {"ttft": "1s", "itl": "100ms"}
     spec = {"model": {"uri": "hf://o/m"}, "slo": slo, "prefill": pool, "decode": pool, "scaling": scaling}
-    meta = {"namespace": "default", "name": "chat", "uid": "s", "generation": 1, "resourceVersion": "1"}
+    meta = {"namespace": "default", "name": "chat", "uid": uid, "generation": generation}
+    meta["resourceVersion"] = str(generation)
     return {"apiVersion": INFERENCE_SERVICE.api_version, "kind": "InferenceService", "metadata": meta, "spec": spec}
 
 
@@ -103,6 +108,22 @@ class Stage:
     queue: WorkQueue[Key]
     pods: dict[str, FakePod]
 
+    def apply(self, live: dict[str, Any]) -> None:
+        self.store.put(INFERENCE_SERVICE, live)
+        self.loop.service_changed(KEY)
+
+    @property
+    def recommendation(self) -> Recommendation:
+        return self.loop.recommendation(KEY, "s")
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds of 20 ms, for tests that say nothing of how long a round takes."""
+    for name in ("ROUND_SECONDS", "LEAST_SECONDS", "IDLE_SECONDS"):
+        monkeypatch.setattr(loop, name, 0.02)
+    monkeypatch.setattr(data_quality, "MIN_WINDOW", 0.01)
+
 
 @pytest.fixture
 async def stage() -> AsyncIterator[Stage]:
@@ -116,12 +137,12 @@ async def stage() -> AsyncIterator[Stage]:
         store.put(DEPLOYMENT, child(f"chat-{role}", role, spec={"replicas": 1}, metadata=sized))
     scraper = Scraper(dict.fromkeys(ADDRESSES, port))
     images = Images("phasewise/runtime:1", "vllm/vllm-openai:1", "IfNotPresent")
-    loop = Loop(Deps(store, queue, images, ScalingMetrics(CollectorRegistry()), scraper))
+    scaling = Loop(Deps(store, queue, images, ScalingMetrics(CollectorRegistry()), scraper))
     async with AsyncExitStack() as stack:
         for role, address in ADDRESSES.items():
             await stack.enter_async_context(serving(pods[role], address, port))
-        running = asyncio.create_task(loop.run())
-        yield Stage(loop, store, queue, pods)
+        running = asyncio.create_task(scaling.run())
+        yield Stage(scaling, store, queue, pods)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
@@ -133,13 +154,13 @@ async def until(what: str, probe: Callable[[], object]) -> None:
         await asyncio.sleep(0.02)
 
 
-async def test_an_idle_service_is_waited_on_and_not_asked_again_and_again(stage: Stage) -> None:
+@pytest.mark.usefixtures("quick")
+async def test_an_idle_service_is_waited_on_and_not_scraped_again_and_again(stage: Stage) -> None:
     router = stage.pods["router"]
     await until("the loop waits on the router", lambda: router.waits > 0)
-    seen = router.pages
-    for _ in range(50):
-        await asyncio.sleep(0)
-    assert router.pages == seen
+    scrapes = router.scrapes
+    await until("a wait has ended without a request, five times", lambda: router.waits > 5)
+    assert router.scrapes == scrapes
 
 
 async def test_a_burst_on_an_idle_service_makes_prefill_grow_within_five_seconds(stage: Stage) -> None:
@@ -156,36 +177,96 @@ async def test_a_burst_on_an_idle_service_makes_prefill_grow_within_five_seconds
         f'{contract.METRIC_POD_BUSY_SECONDS}{{pod="prefill-0",role="prefill"}}': 2.0,
         f'{contract.METRIC_POD_INFLIGHT_SECONDS}{{pod="prefill-0",role="prefill"}}': 60.0,
     }
-    router.stirred.set()
-    await until("prefill is to grow", lambda: stage.loop.recommendation(KEY, "s").decisions["prefill"].desired > 1)
+    router.request_came.set()
+    await until("prefill is to grow", lambda: stage.recommendation.decisions["prefill"].desired > 1)
     assert time.monotonic() - began < 5
-    assert await asyncio.wait_for(stage.queue.get(), 1) == KEY, "the reconciler is woken"
+    assert await asyncio.wait_for(stage.queue.get(), 1) == KEY, "the service is queued for the reconciler"
 
 
-async def test_what_cannot_be_read_is_held_and_said(stage: Stage) -> None:
+@pytest.mark.usefixtures("quick")
+async def test_a_pool_whose_scrapes_fail_is_held_with_the_reason(stage: Stage) -> None:
     stage.pods["prefill"].status = 500
 
     def decision() -> SizeDecision | None:
-        return stage.loop.recommendation(KEY, "s").decisions.get("prefill")
+        return stage.recommendation.decisions.get("prefill")
 
-    await until("it is said", lambda: (now := decision()) and now.reason == "Unreadable")
+    await until("the reason is there", lambda: (now := decision()) and now.reason == "Unreadable")
     now = decision()
     assert now
-    assert (now.desired, now.known) == (1, False)
+    assert (now.desired, now.sufficient) == (1, False)
 
 
-async def test_a_service_that_is_deleted_is_followed_no_longer(stage: Stage) -> None:
-    await until("a first round", lambda: stage.loop.recommendation(KEY, "s").signals is not None)
+# --- specs come from the watch -----------------------------------------------------------------------------
+
+
+def leaving(live: dict[str, Any]) -> dict[str, Any]:
+    meta = {**live["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z", "resourceVersion": "2"}
+    return {**live, "metadata": meta}
+
+
+def is_followed() -> bool:
+    return any(task.get_name() == f"scaling {KEY}" for task in asyncio.all_tasks())
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("gone", [True, False], ids=["deleted", "being deleted"])
+async def test_a_service_that_is_deleted_is_followed_no_longer(gone: bool, stage: Stage) -> None:
+    await until("a first round", lambda: stage.recommendation.signals is not None)
+    assert is_followed()
+    if gone:
+        stage.store.drop(INFERENCE_SERVICE, service())
+    else:
+        stage.store.put(INFERENCE_SERVICE, leaving(service()))
+    stage.loop.service_changed(KEY)
+    assert stage.recommendation is NO_RECOMMENDATION
+    await until("its follower has ended", lambda: not is_followed())
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_service_that_is_created_again_is_another_service(stage: Stage) -> None:
+    await until("a first round", lambda: stage.recommendation.signals is not None)
     stage.store.drop(INFERENCE_SERVICE, service())
-    await until("nothing is said of it", lambda: stage.loop.recommendation(KEY, "s").signals is None)
+    stage.apply(service(generation=2, uid="s2"))
+    assert stage.recommendation is NO_RECOMMENDATION
+    await until("a first round of the new one", lambda: stage.loop.recommendation(KEY, "s2").signals is not None)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_spec_is_parsed_once_for_each_generation(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[int] = []
+    parse = Context.of
+
+    def counting(live: Any, images: Images) -> Context:
+        parsed.append(live["metadata"]["generation"])
+        return parse(live, images)
+
+    monkeypatch.setattr(loop.Context, "of", counting)
+    stage.pods["router"].lines[contract.METRIC_ACTIVE] = 1.0  # so that rounds go on
+    for generation in (2, 2, 3):
+        stage.apply(service(generation))
+        scrapes = stage.pods["router"].scrapes
+        await until("more rounds", lambda scrapes=scrapes: stage.pods["router"].scrapes > scrapes + 2)
+    assert parsed == [2, 3]
+
+
+@pytest.mark.usefixtures("quick")
+async def test_after_a_spec_that_cannot_be_parsed_the_next_one_is_followed(stage: Stage) -> None:
+    await until("a first round", lambda: stage.recommendation.signals is not None)
+    broken = service(2)
+    broken["spec"] = {}
+    stage.apply(broken)
+    stage.apply(service(3))
+    await until("a round with the new spec", lambda: stage.recommendation.generation == 3)
 
 
 @pytest.mark.parametrize("mode", ["Manual", "External"])
-async def test_where_others_decide_it_measures_and_says_nothing(mode: str, stage: Stage) -> None:
-    live = service(mode=mode)
-    live["metadata"]["resourceVersion"] = "2"
-    stage.store.put(INFERENCE_SERVICE, live)
-    seen = stage.pods["router"].pages
-    await until("another round", lambda: stage.pods["router"].pages > seen + 1)
-    await until("nothing is said of sizes", lambda: stage.loop.recommendation(KEY, "s").decisions == {})
-    assert stage.loop.recommendation(KEY, "s").signals is not None
+@pytest.mark.usefixtures("quick")
+async def test_where_others_decide_an_idle_service_is_measured_at_once_and_no_size_decided(
+    mode: str, stage: Stage
+) -> None:
+    await until("the loop waits on the router", lambda: stage.pods["router"].waits > 0)
+    assert stage.recommendation.decisions != {}
+    stage.apply(service(generation=2, mode=mode))
+    await until("no size is decided", lambda: stage.recommendation.decisions == {})
+    assert stage.recommendation.signals is not None
+    assert stage.recommendation.generation == 2

@@ -1,4 +1,4 @@
-"""Reading pods over HTTP, on loopback: every way in which a pod may not answer is told apart and holds up nobody."""
+"""Scraping over HTTP, on loopback: each way in which a pod fails has its own reason and delays no other pod."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
-from tests.operator.scaling.signals.exposition import PAGES, Router
+from tests.operator.scaling.signals.exposition import EXPOSITIONS, Router
 
 from phasewise_operator.scaling import scrape
 from phasewise_operator.scaling.scrape import ScrapeError, Scraper
@@ -17,7 +17,7 @@ from phasewise_operator.scaling.signals import families
 from phasewise_operator.scaling.signals.history import Scrape, ScrapeTarget
 from phasewise_runtime import contract
 
-ENGINE_PAGE = (PAGES / "vllm-0.32-decode.txt").read_bytes()
+ENGINE_METRICS = (EXPOSITIONS / "vllm-0.32-decode.txt").read_bytes()
 Answer = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -77,8 +77,8 @@ async def pods() -> AsyncIterator[Pods]:
     running.close()
 
 
-async def test_pages_of_engines_and_routers_are_read_and_stamped(pods: Pods) -> None:
-    engine = await pods.start("127.0.0.1", says(http(ENGINE_PAGE)))
+async def test_engines_and_routers_are_scraped_and_stamped(pods: Pods) -> None:
+    engine = await pods.start("127.0.0.1", says(http(ENGINE_METRICS)))
     at = await pods.start("127.0.0.2", says(http(Router().body())))
     router = ScrapeTarget(contract.ROUTER, at.name, at.uid, at.address)
     before = time.monotonic()
@@ -88,12 +88,12 @@ async def test_pages_of_engines_and_routers_are_read_and_stamped(pods: Pods) -> 
     assert isinstance(first, Scrape)
     assert isinstance(second, Scrape)
     assert before <= first.at <= time.monotonic()
-    assert first.page.counters[families.TOKENS]
-    assert second.page.counters[contract.METRIC_ARRIVALS] == {(): 0}
+    assert first.metrics.counters[families.TOKENS]
+    assert second.metrics.counters[contract.METRIC_ARRIVALS] == {(): 0}
 
 
 async def test_connections_are_kept_between_rounds(pods: Pods) -> None:
-    engine = await pods.start("127.0.0.1", says(http(ENGINE_PAGE)))
+    engine = await pods.start("127.0.0.1", says(http(ENGINE_METRICS)))
     async with pods.scraper() as scraper:
         for _ in range(3):
             assert isinstance((await scraper.scrape([engine]))[engine.uid], Scrape)
@@ -107,7 +107,7 @@ async def test_connections_are_kept_between_rounds(pods: Pods) -> None:
         (says(http(b"", "302 Found", "Location: /elsewhere")), "status", "302"),
         (says(http(b"x" * 3000)), "too_large", "2000 bytes"),
         (says(http(b"x" * 1000, length=3000), then_closes=True), "malformed", "cut off"),
-        (says(http(b"<html>\n")), "malformed", "not the page"),
+        (says(http(b"<html>\n")), "malformed", "not the metrics"),
         (says(http(b"")), "malformed", "empty"),
         (says(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"), "malformed", "HTTP"),
         (says(b"", then_closes=True), "refused", ""),
@@ -118,9 +118,9 @@ async def test_connections_are_kept_between_rounds(pods: Pods) -> None:
 async def test_why_a_pod_was_not_read(
     pods: Pods, monkeypatch: pytest.MonkeyPatch, answer: Answer, reason: str, message: str
 ) -> None:
-    monkeypatch.setattr(scrape, "PAGE_BYTES", 2000)
+    monkeypatch.setattr(scrape, "MAX_BYTES", 2000)
     if answer is never:  # elsewhere a busy machine's pause must not be taken for silence
-        monkeypatch.setattr(scrape, "SECONDS", 0.2)
+        monkeypatch.setattr(scrape, "TIMEOUT_SECONDS", 0.2)
     target = await pods.start("127.0.0.1", answer)
     async with pods.scraper() as scraper:
         found = (await scraper.scrape([target]))[target.uid]
@@ -132,23 +132,23 @@ async def test_why_a_pod_was_not_read(
 async def test_a_pod_that_is_not_there_is_refused_and_one_that_is_silent_holds_up_nobody(
     pods: Pods, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scrape, "SECONDS", 0.3)
+    monkeypatch.setattr(scrape, "TIMEOUT_SECONDS", 0.3)
     silent = await pods.start("127.0.0.1", never)
-    alive = await pods.start("127.0.0.2", says(http(ENGINE_PAGE)))
+    alive = await pods.start("127.0.0.2", says(http(ENGINE_METRICS)))
     gone = ScrapeTarget(contract.PREFILL, "gone", "gone", "127.0.0.3")
     started = time.monotonic()
     async with pods.scraper() as scraper:
         found = await scraper.scrape([silent, gone, alive])
-    assert time.monotonic() - started < 2 * scrape.SECONDS
+    assert time.monotonic() - started < 2 * scrape.TIMEOUT_SECONDS
     assert isinstance(found[alive.uid], Scrape)
-    reasons = [read.reason for read in (found[silent.uid], found[gone.uid]) if isinstance(read, ScrapeError)]
+    reasons = [result.reason for result in (found[silent.uid], found[gone.uid]) if isinstance(result, ScrapeError)]
     assert reasons == ["timeout", "refused"]
 
 
 @pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "all_proxy"])
 async def test_no_proxy_stands_between(pods: Pods, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     monkeypatch.setenv(variable, "http://127.0.0.9:9")
-    target = await pods.start("127.0.0.1", says(http(ENGINE_PAGE)))
+    target = await pods.start("127.0.0.1", says(http(ENGINE_METRICS)))
     async with pods.scraper() as scraper:
         assert isinstance((await scraper.scrape([target]))[target.uid], Scrape)
 
@@ -162,10 +162,10 @@ def has_ipv6() -> bool:
 
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
 async def test_an_ipv6_pod_is_read(pods: Pods) -> None:
-    target = await pods.start("::1", says(http(ENGINE_PAGE)))
+    target = await pods.start("::1", says(http(ENGINE_METRICS)))
     async with pods.scraper() as scraper:
         assert isinstance((await scraper.scrape([target]))[target.uid], Scrape)
-        assert str(scrape.page_url("fd00::1", 8000)) == "http://[fd00::1]:8000/metrics"
+        assert str(scrape.metrics_url("fd00::1", 8000)) == "http://[fd00::1]:8000/metrics"
 
 
 async def test_activity_is_waited_for(pods: Pods) -> None:
@@ -187,7 +187,7 @@ async def test_activity_is_waited_for(pods: Pods) -> None:
     ids=["older router", "not a number", "closed", "silent"],
 )
 async def test_a_router_that_cannot_say_is_unknown(pods: Pods, monkeypatch: pytest.MonkeyPatch, answer: Answer) -> None:
-    monkeypatch.setattr(scrape, "SECONDS", 0.1)
+    monkeypatch.setattr(scrape, "TIMEOUT_SECONDS", 0.1)
     router = await pods.start("127.0.0.1", answer)
     async with pods.scraper() as scraper:
         assert await scraper.wait_activity(router.address, since=7, seconds=0.1) is None

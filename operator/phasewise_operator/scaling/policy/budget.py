@@ -1,13 +1,13 @@
-"""What a proposal becomes within bounds, scheduler and GPU budget. Pure; imports `state` and `wording` only.
+"""What is allowed of the desired sizes: bounds, scheduler and GPU budget. Pure.
 
 In this order, each overruling those above it:
 1. `min` and `max` of the pool.
 2. No more than is desired now while a pod of the pool finds no node: asking for more would only queue more pods.
-   Those that wait stay asked for, so that a cluster autoscaler sees them. `min` is asked for all the same.
+   Those that wait stay desired, so that a cluster autoscaler sees them. `min` is allowed all the same.
 3. The budget. What runs beyond it goes one by one, from the pool whose target is not being missed, then from the one
    that holds the most GPUs beyond its `min`; never below a `min`. Otherwise nothing that runs is taken away for the
    other pool. A replica that goes frees its GPUs when its pod has ended, not before: release comes before add. What is
-   left goes one by one to the pool that is short by the larger share of what it proposes; ties to the one whose target
+   left goes one by one to the pool that is short by the larger share of its desired size; ties to the one whose target
    is being missed.
 """
 
@@ -21,8 +21,8 @@ from phasewise_operator.scaling.types import AT_MAXIMUM, GPU_BUDGET, NO_NODE, Po
 
 
 @dataclass(frozen=True)
-class Proposal:
-    """A size that a pool should have if there were no limits."""
+class DesiredSize:
+    """The size that a pool should have if there were no limits."""
 
     pool: PoolState
     size: int
@@ -31,62 +31,66 @@ class Proposal:
 
 
 @dataclass(frozen=True)
-class Grant:
-    """The size that a pool gets."""
+class AllowedSize:
+    """The size that a pool gets within the limits."""
 
     size: int
     limit: str | None = None
-    """Why it is not what was proposed, and what to change."""
+    """Why it is not the desired size, and what to change."""
     kind: str = ""
-    """The limit as one of state.LIMITS."""
+    """The limit in one word, as in types.SizeDecision."""
 
 
-def grant(proposals: Sequence[Proposal], budget: int | None) -> dict[str, Grant]:
+def allowed_sizes(desired: Sequence[DesiredSize], budget: int | None) -> dict[str, AllowedSize]:
     """What each pool gets, by role."""
-    bounded = [_bounded(p) for p in proposals]
-    sizes = _afforded(proposals, [b.size for b in bounded], budget)
+    bounded = [_bounded(p) for p in desired]
+    sizes = _afforded(desired, [b.size for b in bounded], budget)
     return {
         p.pool.role: b
         if size == b.size
-        else Grant(size, f"the GPU budget of {budget} is used up: raise scaling.gpuBudget", GPU_BUDGET)
-        for p, b, size in zip(proposals, bounded, sizes, strict=True)
+        else AllowedSize(size, f"the GPU budget of {budget} is used up: raise scaling.gpuBudget", GPU_BUDGET)
+        for p, b, size in zip(desired, bounded, sizes, strict=True)
     }
 
 
-def _bounded(proposal: Proposal) -> Grant:
-    pool = proposal.pool
-    size, limit, kind = max(pool.min, min(pool.max, proposal.size)), None, ""
-    if proposal.size > pool.max:
+def _bounded(desired: DesiredSize) -> AllowedSize:
+    pool = desired.pool
+    size, limit, kind = max(pool.min, min(pool.max, desired.size)), None, ""
+    if desired.size > pool.max:
         limit, kind = f"{pool.role}.replicas.max is {pool.max}: raise it", AT_MAXIMUM
-    elif proposal.size < pool.min:
+    elif desired.size < pool.min:
         limit = f"{pool.role}.replicas.min is {pool.min}"
     most = max(pool.desired, pool.min)
     if pool.unschedulable and size > most:
         pods = counted(pool.unschedulable, f"{pool.role} pod")
         size, limit, kind = most, f"the scheduler finds no node for {pods}: add nodes or free accelerators", NO_NODE
-    return Grant(size, limit, kind)
+    return AllowedSize(size, limit, kind)
 
 
-def _afforded(proposals: Sequence[Proposal], goals: Sequence[int], budget: int | None) -> list[int]:
+def _afforded(desired: Sequence[DesiredSize], bounded: Sequence[int], budget: int | None) -> list[int]:
     if budget is None:
-        return list(goals)
-    pools = [p.pool for p in proposals]
-    missed = {p.pool.role for p in proposals if p.missed}
-    sizes = held(pools, [min(pool.desired, goal) for pool, goal in zip(pools, goals, strict=True)], missed, budget)
+        return list(bounded)
+    pools = [p.pool for p in desired]
+    missed = {p.pool.role for p in desired if p.missed}
+    sizes = keep_within_budget(
+        pools, [min(pool.desired, size) for pool, size in zip(pools, bounded, strict=True)], missed, budget
+    )
     free = budget - sum(pool.desired * pool.gpus + pool.gpus_beside for pool in pools)
 
     def shortfall(i: int) -> tuple[float, bool, int]:
-        return (goals[i] - sizes[i]) / goals[i], proposals[i].missed, -i
+        return (bounded[i] - sizes[i]) / bounded[i], desired[i].missed, -i
 
-    while takers := [i for i, pool in enumerate(pools) if sizes[i] < goals[i] and pool.gpus <= max(0, free)]:
+    while takers := [i for i, pool in enumerate(pools) if sizes[i] < bounded[i] and pool.gpus <= max(0, free)]:
         neediest = max(takers, key=shortfall)
         sizes[neediest] += 1
         free -= pools[neediest].gpus
     return sizes
 
 
-def held(pools: Sequence[PoolState], sizes: Sequence[int], missed: Collection[str], budget: int) -> list[int]:
-    """Of sizes that run already as much as the budget holds. Pods on their way out come free without anybody's help."""
+def keep_within_budget(
+    pools: Sequence[PoolState], sizes: Sequence[int], missed: Collection[str], budget: int
+) -> list[int]:
+    """As much of what runs as the budget holds. GPUs of terminating pods are not counted: they come free anyway."""
     kept = list(sizes)
 
     def over() -> int:

@@ -1,7 +1,7 @@
 """What measured latency adds to the models' sizes: a replica or some more, kept for as long as the load is alike. Pure.
 
 Without it a pool that feedback made larger would shrink to the model's size after each stabilization, miss its target
-and grow again. Imports `memory`, `sizing` and `state` only.
+and grow again.
 """
 
 from __future__ import annotations
@@ -70,14 +70,16 @@ def learn(old: Correction | None, need: Need, pool: PoolState, now: float) -> Co
     """One step more than there is."""
     step = max(1, math.ceil(STEP_SHARE * pool.desired))
     load = max(need.load, old.load if old and now - old.at < KEEP_SECONDS and need.load >= ALIKE * old.load else 0.0)
-    return Correction(extra=pool.desired + step - max(1, need.size), load=load, at=now)
+    return Correction(extra=pool.desired + step - max(1, need.replicas), load=load, at=now)
 
 
 def apply(correction: Correction | None, need: Need, now: float) -> tuple[int, int]:
-    """Size and size with slack of a need, with the correction where it holds."""
+    """Replicas and replicas with slack of a need, with the correction where it holds."""
 
     def extra(load: float) -> int:
         holds = correction and now - correction.at < KEEP_SECONDS and load > 0 and load >= ALIKE * correction.load
         return correction.extra if correction and holds else 0
 
-    return need.size + extra(need.load), max(need.size + extra(need.load), need.slack + extra(need.load * SLACK))
+    return need.replicas + extra(need.load), max(
+        need.replicas + extra(need.load), need.with_slack + extra(need.load * SLACK)
+    )

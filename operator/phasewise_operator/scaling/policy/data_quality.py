@@ -1,7 +1,4 @@
-"""Is enough known to change a size? Unknown is not zero: pools are held, and the message says what is missing. Pure.
-
-Imports `state` and `wording` only.
-"""
+"""Do the data suffice to change a size? Unknown is not zero: else sizes are held, and the message says why. Pure."""
 
 from __future__ import annotations
 
@@ -49,24 +46,24 @@ def usable(now: float, pools: Sequence[PoolState], signals: Signals | None) -> S
         return Insufficient(
             STALE, f"Sizes are held: the newest sample is older than {seconds(MAX_AGE)}; see why scrapes fail."
         )
-    if unread := _unread(pools, signals):
-        return Insufficient(UNREADABLE, f"Sizes are held: {unread}.")
+    if missing := _unreadable(pools, signals):
+        return Insufficient(UNREADABLE, f"Sizes are held: {missing}.")
     if signals.load_window < MIN_WINDOW:
         return Insufficient(NO_SIGNAL, f"Sizes are held until {seconds(MIN_WINDOW)} of traffic have been watched.")
     return signals
 
 
-def whole(signals: Signals) -> bool:
-    """Everybody who should have answered did."""
+def complete(signals: Signals) -> bool:
+    """All pods that should have answered did."""
     return signals.routers.share >= 1 and all(p.coverage.share >= 1 for p in signals.pools.values())
 
 
-def _unread(pools: Sequence[PoolState], signals: Signals) -> str | None:
+def _unreadable(pools: Sequence[PoolState], signals: Signals) -> str | None:
     if signals.routers.share <= MIN_SHARE:
         return _missing("router", signals.routers)
     for pool in pools:
-        seen = signals.pools.get(pool.role)
-        coverage = seen.coverage if seen else Coverage(0, 0)
+        found = signals.pools.get(pool.role)
+        coverage = found.coverage if found else Coverage(0, 0)
         if coverage.of == 0 and pool.ready:
             return _missing(f"{pool.role} pod", Coverage(0, pool.ready))
         if coverage.share <= MIN_SHARE:

@@ -1,17 +1,14 @@
-"""How many decode replicas the load needs: streams within the ITL target, room in the KV cache, prompt admission. Pure.
-
-Imports `itl_law`, `load`, `memory`, `sizing`, `state` and `wording` only.
-"""
+"""How many decode replicas the load needs, by streams within the ITL target, KV cache and prompt admission. Pure."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from phasewise_operator.scaling.policy.format import counted, figure, percent, seconds
 from phasewise_operator.scaling.policy.itl_law import ENOUGH_TOKENS, HEADROOM, ItlLaw
-from phasewise_operator.scaling.policy.load import ALONE, KV_FULL, Load
-from phasewise_operator.scaling.policy.memory import Outputs, Room
-from phasewise_operator.scaling.policy.sizing import SLACK, Need, carefully
+from phasewise_operator.scaling.policy.load import ALONE, ENOUGH_REQUESTS, KV_FULL, Load
+from phasewise_operator.scaling.policy.sizing import SLACK, Need, cap_step
 from phasewise_operator.scaling.types import PoolSignals, PoolState, SloTargets
 
 DECODE_LOAD = "DecodeLoad"
@@ -20,25 +17,46 @@ DECODE_ADMISSION = "DecodeAdmission"
 ITL_UNATTAINABLE = "ItlUnattainable"
 
 FILL = 0.80
-"""Use of KV cache or batch that a pool is sized to where room is what it lacks: streams come in lumps."""
-ROOM_SECONDS = 1800.0
-"""How long the room of a pod is remembered: it changes with the length of streams."""
+"""Use of KV cache or batch that a pool is sized to where it lacks them: streams come in lumps."""
+CAPACITY_SECONDS = 1800.0
+"""How long the capacity of a pod is remembered: it changes with the length of streams."""
 ADMISSION_SHARE = 0.25
 """Share of the TTFT target that admission may take before it counts: any request is "blocked" for a step."""
 WORSE_AT_MOST = 1.5
 """Where the ITL target is out of reach ITL is kept within this multiple of what a stream alone has."""
-WHOLE = 0.9
+THROUGHOUT = 0.9
 """Share of a load window with streams from which on their mean is what they were; below it some came or went."""
 LEAST_BUSY = 0.02
 """Share of a load window with streams below which their number is noise."""
 FEW = 3.0
-"""Streams a replica below which the size hangs on small errors of what a stream alone has."""
+"""With fewer streams a replica, a small error in the ITL of a single stream changes the size by replicas."""
 WIDER = 2.0
 """A pool is not made so small in one go that pods would hold more than this multiple of the streams that some pod has
 shown, and of what they hold now."""
-LENGTH_LEGS = 50.0
-"""Legs that the length of outputs is averaged over: lengths scatter more than prompts, and streams that have not ended
-blur them."""
+LENGTH_REQUESTS = 50.0
+"""Requests that the length of outputs is averaged over: lengths scatter more than prompts, and streams that have not
+ended blur them."""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What was learned of decode requests: sums over the last of them."""
+
+    tokens: float = 0.0
+    requests: float = 0.0
+
+    @property
+    def length(self) -> float | None:
+        """Output tokens a request."""
+        return self.tokens / self.requests if self.requests >= ENOUGH_REQUESTS else None
+
+
+@dataclass(frozen=True)
+class StreamCapacity:
+    """Streams that a decode pod lets in, seen when others had to wait: its batch or its KV cache sets the limit."""
+
+    streams: float
+    at: float
 
 
 def learn(law: ItlLaw, pool: PoolSignals | None, elapsed: float, window: float) -> ItlLaw:
@@ -51,12 +69,12 @@ def learn(law: ItlLaw, pool: PoolSignals | None, elapsed: float, window: float) 
             mean = pod.concurrency / busy
             streams = mean if not pod.blocked or pod.running is None else min(mean, pod.running)
             weight = min(1.0, elapsed / window) * min(1.0, pod.tokens / ENOUGH_TOKENS)
-            law = law.learn(max(1.0, streams), pod.itl, weight, whole=busy >= WHOLE)
+            law = law.learn(max(1.0, streams), pod.itl, weight, busy_throughout=busy >= THROUGHOUT)
     return law
 
 
 def counted_blocked(load: Load, before: float, targets: SloTargets) -> float:
-    """Requests at decode admission that are more than passers-by: some are overdue, or many were there at two looks.
+    """Requests at decode admission that are more than passers-by: some are overdue, or many were there in two rounds.
 
     By Little's law those blocked wait blocked / arrivals on average.
     """
@@ -74,33 +92,34 @@ def full(load: Load, blocked: float) -> bool:
 def need(
     load: Load,
     targets: SloTargets,
+    pool: PoolState,
+    *,
     arrivals: float,
     outputs: Outputs,
     law: ItlLaw,
-    room: Room | None,
-    pool: PoolState,
+    capacity: StreamCapacity | None,
     blocked: float,
 ) -> Need:
     """The largest of the three sizes, each with its reason."""
     if load.quiet:
         return Need(0, 0, 0.0, DECODE_LOAD, "No traffic")
-    goal = _goal(load, targets, law)
-    within, shown = law.capacity(goal), _shown(load, targets, pool)
-    holds = min(max(within, shown), max(1.0, FILL * room.streams) if room else math.inf)
-    pace = min(goal, law.at(holds)) if law.known else HEADROOM * targets.itl
+    itl = _itl_to_size_for(load, targets, law)
+    within, shown = law.capacity(itl), _shown(load, targets, pool)
+    holds = min(max(within, shown), max(1.0, FILL * capacity.streams) if capacity else math.inf)
+    pace = min(itl, law.at(holds)) if law.has_samples else HEADROOM * targets.itl
     if shown > within and load.decode.slowest:
         pace = load.decode.slowest
     lasting = arrivals * (outputs.length or 0.0) * pace
     number = streams(load, pace, lasting)
-    if goal > targets.itl:
+    if itl > targets.itl:
         by_itl = _unattainable(number, holds, targets, law, pool)
     else:
         by_itl = _by_itl(number, holds, holds < max(within, shown), targets, law, load, pool)
     # The first of the largest names the reason: what is short now before what will be.
     sizes = [n for n in (_by_admission(load, pool, blocked, lasting), _by_kv(load, pool), by_itl) if n]
-    largest = max(sizes, key=lambda n: n.size)
-    slack = max(n.slack for n in sizes)
-    return Need(largest.size, slack, by_itl.load, largest.reason, largest.message, by_itl.curable)
+    largest = max(sizes, key=lambda n: n.replicas)
+    slack = max(n.with_slack for n in sizes)
+    return Need(largest.replicas, slack, by_itl.load, largest.reason, largest.message, by_itl.curable)
 
 
 def streams(load: Load, pace: float, lasting: float) -> float:
@@ -112,7 +131,7 @@ def streams(load: Load, pace: float, lasting: float) -> float:
     |----------|--------------------------------------------|-----------------------------------------------------|
     | quicker  | fewer than there would be with fewer pods  | tokens/s x pace                                     |
     | slower   | more, since each stays longer; tokens/s is | those in flight, but no more than arrivals keep up  |
-    |          | what pods can do, not what is asked        |                                                     |
+    |          | what pods can do, not what is needed       |                                                     |
     """
     decode = load.decode
     number = max(0.0, decode.concurrency - decode.blocked)
@@ -124,46 +143,48 @@ def streams(load: Load, pace: float, lasting: float) -> float:
     return max(coming, min(number, max(at_pace, lasting))) if lasting else number
 
 
-def learn_room(old: Room | None, load: Load, blocked: float, now: float) -> Room | None:
-    """What a pod lets in, from pods where requests wait for room; more where one is seen to hold more."""
-    if old and now - old.at > ROOM_SECONDS:
+def learn_capacity(old: StreamCapacity | None, load: Load, blocked: float, now: float) -> StreamCapacity | None:
+    """What a pod lets in, from pods where requests wait for room; more where a pod is seen to hold more."""
+    if old and now - old.at > CAPACITY_SECONDS:
         old = None
-    if blocked > 0 and load.decode.room:
-        return Room(max(load.decode.room, load.decode.fullest), now)
+    if blocked > 0 and load.decode.capacity:
+        return StreamCapacity(max(load.decode.capacity, load.decode.fullest), now)
     if old and load.decode.fullest > old.streams:
-        return Room(load.decode.fullest, old.at)
+        return StreamCapacity(load.decode.fullest, old.at)
     return old
 
 
 def learn_outputs(outputs: Outputs, load: Load, targets: SloTargets, elapsed: float) -> Outputs:
-    """With the tokens and legs that are new in the load window.
+    """With the tokens and requests that are new in the load window.
 
     Not while pods are slow: streams pile up then, and their tokens come long before their ends.
     """
     if load.decode.slowest is None or load.decode.slowest > HEADROOM * targets.itl:
         return outputs
     fresh = min(1.0, elapsed / load.window)
-    keep = min(1.0, LENGTH_LEGS / outputs.legs) if outputs.legs > 0 else 1.0
-    return Outputs(outputs.tokens * keep + load.decode.tokens * fresh, outputs.legs * keep + load.decode.legs * fresh)
+    keep = min(1.0, LENGTH_REQUESTS / outputs.requests) if outputs.requests > 0 else 1.0
+    return Outputs(
+        outputs.tokens * keep + load.decode.tokens * fresh, outputs.requests * keep + load.decode.requests * fresh
+    )
 
 
-def _goal(load: Load, targets: SloTargets, law: ItlLaw) -> float:
+def _itl_to_size_for(load: Load, targets: SloTargets, law: ItlLaw) -> float:
     """The ITL that pods are sized for, seconds: the target, or what can be had where no pod shows that it is met."""
     slowest = load.decode.slowest
-    if not law.known or law.alone <= targets.itl or not law.knows_alone or (slowest and slowest <= targets.itl):
+    if not law.has_samples or law.alone <= targets.itl or not law.knows_alone or (slowest and slowest <= targets.itl):
         return targets.itl
     # So that what a replica is filled to, within its headroom, is the bound.
     return law.alone * (1 + (WORSE_AT_MOST - 1) / HEADROOM)
 
 
-def _is_well(load: Load, targets: SloTargets) -> bool:
-    """ITL is seen to leave room."""
+def _is_itl_met(load: Load, targets: SloTargets) -> bool:
+    """The slowest pod is clearly below the target."""
     return load.decode.slowest is not None and load.decode.slowest <= HEADROOM * targets.itl
 
 
 def _shown(load: Load, targets: SloTargets, pool: PoolState) -> float:
     """Streams that pods hold within the target at this moment, whatever was learned before; 0: that is not known."""
-    if not pool.ready or not _is_well(load, targets):
+    if not pool.ready or not _is_itl_met(load, targets):
         return 0.0
     return max(0.0, load.decode.concurrency - load.decode.blocked) / pool.ready
 
@@ -171,25 +192,25 @@ def _shown(load: Load, targets: SloTargets, pool: PoolState) -> float:
 def _by_itl(
     number: float, holds: float, is_full: bool, targets: SloTargets, law: ItlLaw, load: Load, pool: PoolState
 ) -> Need:
-    if not law.known:
+    if not law.has_samples:
         return Need(1, 1, number, DECODE_LOAD, "No stream has been decoded yet: what a replica holds is not known")
     guessed = law.thin or not law.knows_alone or holds < FEW
     # No guess makes a replica while ITL is well, nor where streams that are slow hardly share a pod.
-    unfounded = _is_well(load, targets) or load.decode.batch < ALONE
+    unfounded = _is_itl_met(load, targets) or load.decode.batch < ALONE
 
     def size(factor: float, holds: float) -> int:
-        enough = max(1, math.ceil(number * factor / holds))
+        needed = max(1, math.ceil(number * factor / holds))
         if not guessed:
-            return enough
-        return min(enough, pool.desired) if unfounded else carefully(enough, pool)
+            return needed
+        return min(needed, pool.desired) if unfounded else cap_step(needed, pool)
 
     each = f"{figure(holds)} a replica" if math.isfinite(holds) else "any number a replica"
     limit = "for which it has room" if is_full else f"within {seconds(targets.itl)} ITL"
-    enough = size(1.0, holds)
-    message = f"{figure(number)} streams at {each} {limit} need {counted(enough, 'replica')}"
+    needed = size(1.0, holds)
+    message = f"{figure(number)} streams at {each} {limit} need {counted(needed, 'replica')}"
     # At half of the replicas a pod has double the streams: fewer still are left to pods that have shown as much.
     unseen = min(size(SLACK, min(holds, max(1.0, WIDER * law.widest))), math.ceil(pool.desired / WIDER))
-    return Need(enough, max(enough, size(SLACK, holds), unseen), number, DECODE_LOAD, message)
+    return Need(needed, max(needed, size(SLACK, holds), unseen), number, DECODE_LOAD, message)
 
 
 def _unattainable(number: float, holds: float, targets: SloTargets, law: ItlLaw, pool: PoolState) -> Need:
@@ -198,9 +219,9 @@ def _unattainable(number: float, holds: float, targets: SloTargets, law: ItlLaw,
         f"of replicas meets: they only keep it under {seconds(WORSE_AT_MOST * law.alone)}. A larger itl, a faster "
         "accelerator or tensor parallelism would help"
     )
-    enough = carefully(max(1, math.ceil(number / holds)), pool)
-    keep = max(enough, math.ceil(number * SLACK / holds))
-    return Need(enough, keep, number, ITL_UNATTAINABLE, message, curable=False)
+    needed = cap_step(max(1, math.ceil(number / holds)), pool)
+    keep = max(needed, math.ceil(number * SLACK / holds))
+    return Need(needed, keep, number, ITL_UNATTAINABLE, message, curable=False)
 
 
 def _by_kv(load: Load, pool: PoolState) -> Need | None:
@@ -214,17 +235,17 @@ def _by_kv(load: Load, pool: PoolState) -> Need | None:
 
 
 def _by_admission(load: Load, pool: PoolState, blocked: float, lasting: float) -> Need | None:
-    """Room for those who wait for it and find none in other pods. Those already in a pod's queue stay there."""
-    room = max(1.0, load.decode.room or 1.0)
+    """For the requests that wait for admission and find none in other pods. Those in a pod's queue stay there."""
+    capacity = max(1.0, load.decode.capacity or 1.0)
     excess = blocked - load.decode.free
     if excess <= 0 or not pool.ready:
         return None
-    size = pool.ready + math.ceil(excess / room)
+    size = pool.ready + math.ceil(excess / capacity)
     if lasting:
-        # Those who pile up while replicas start are no lasting load; one replica more clears them.
-        size = min(size, max(pool.ready, math.ceil(lasting / (FILL * room))) + 1)
+        # Requests that pile up while replicas start are no lasting load; one replica more clears them.
+        size = min(size, max(pool.ready, math.ceil(lasting / (FILL * capacity))) + 1)
     message = (
-        f"{figure(blocked)} requests wait for room in decode, where a replica runs {figure(room)}: TTFT suffers; "
+        f"{figure(blocked)} requests wait for room in decode, where a replica runs {figure(capacity)}: TTFT suffers; "
         f"{counted(size, 'replica')} would hold them"
     )
     return Need(size, size, 0.0, DECODE_ADMISSION, message)

@@ -1,4 +1,4 @@
-"""How many servers keep the waiting time short: Erlang's delay formula for M/M/n. Pure; standard library only.
+"""How many servers keep the waiting time short: Erlang's delay formula for M/M/n. Pure.
 
 Erlang C and its waiting-time tail as in L. Kleinrock, Queueing Systems, vol. 1 (1975), section 3.4 (Erlang 1917).
 With offered load a = arrival rate x service time and n servers:
@@ -11,41 +11,31 @@ Prompts are served in less varied times than exponential ones and several at onc
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 
 STABLE_USE = 0.85
 """Share of their time that servers may be busy where latency cannot be met anyway: beyond it queues grow long and
 recover slowly (at 85 % of one server some six requests are in the system on average)."""
 
 
-def erlang_c(servers: int, load: float) -> float:
-    """Probability that an arrival must wait; 1 where the load is more than the servers can carry."""
-    if load <= 0:
-        return 0.0
-    if servers <= load:
-        return 1.0
+def delay_probabilities(load: float) -> Iterator[tuple[int, float]]:
+    """(n, C(n, load)) for n = 1, 2, ...: the probability that an arrival waits; 1 where n servers cannot keep up."""
     blocking = 1.0
-    for k in range(1, servers + 1):
-        blocking = load * blocking / (k + load * blocking)
-    return _delay(blocking, servers, load)
+    for servers in itertools.count(1):
+        blocking = load * blocking / (servers + load * blocking)
+        yield servers, 1.0 if servers <= load else blocking / (1 - load / servers * (1 - blocking))
 
 
 def servers_for(load: float, service: float, wait: float, tail: float) -> int:
     """The fewest servers for which at most the share `tail` of arrivals waits longer than `wait`."""
     if load <= 0:
         return 0
-    blocking, n = 1.0, 0
-    while True:
-        n += 1
-        blocking = load * blocking / (n + load * blocking)
-        if n > load and _delay(blocking, n, load) * math.exp(-(n - load) * wait / service) <= tail:
-            return n
+    late = ((n, c * math.exp(-(n - load) * wait / service)) for n, c in delay_probabilities(load) if n > load)
+    return next(n for n, share in late if share <= tail)
 
 
 def servers_to_keep_up(load: float) -> int:
     """The fewest servers that keep up with the load, whatever the wait."""
     return math.ceil(load / STABLE_USE)
-
-
-def _delay(blocking: float, servers: int, load: float) -> float:
-    return blocking / (1 - load / servers * (1 - blocking))

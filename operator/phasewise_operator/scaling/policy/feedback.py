@@ -10,8 +10,6 @@ The bottleneck gets the replica. TTFT is made of parts; only those that are made
 | transfer      | nobody                                                               |
 | admission     | decode                                                               |
 | first token   | decode, as far as it is longer than the ITL target                    |
-
-Imports `decode`, `load`, `prefill`, `state` and `wording` only.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ ITL_MISSED = "ItlMissed"
 
 ENOUGH_JUDGED = 5.0
 CHANCE = 2.0
-"""Standard deviations: of 20 requests one or two are missed by chance at 95 %; looked at every 2 s, a smaller margin
+"""Standard deviations: of 20 requests one or two are missed by chance at 95 %; judged every 2 s, a smaller margin
 would add a replica now and then for nothing."""
 LEAST_MISS = 0.005
 """Share of misses that is allowed at attainment 100 %."""
@@ -68,7 +66,7 @@ class _Judged:
 def ttft_miss(
     signals: Signals, load: Load, targets: SloTargets, *, decode_full: bool, prefill_waits: bool
 ) -> Miss | None:
-    """Who makes TTFT too long; requests overdue now count as missed, and failed ones tell nothing of latency."""
+    """Who makes TTFT too long; requests overdue now count as missed, and failed ones say nothing about latency."""
     judged = _ttft_judged(signals, load, targets)
     if not judged.beyond_chance(targets.attainment):
         return None

@@ -1,7 +1,4 @@
-"""Figures in the messages of decisions: two significant digits, so that noise does not rewrite a message. Pure.
-
-Imports the standard library only.
-"""
+"""Figures in the messages of decisions: two significant digits, so that noise does not rewrite a message. Pure."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ sufficient statistics. The line goes through the samples' centre; only its slope
 hardly differ in streams the slope is drawn (ridge) to the prior: half of the ITL at the centre is floor, half grows
 with the streams. A sample that says that more streams are quicker, or fewer slower, than what was learned shows that
 the pods, or what runs beside them, have changed: then the old samples give way at once.
-Imports the standard library only.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ MEMORY_SECONDS = 600.0
 ENOUGH_TOKENS = 50.0
 """Gaps between tokens for a sample to count in full."""
 HEADROOM = 0.9
-"""Share of what the ITL target leaves above a stream alone that a replica is filled to: streams come in lumps and the
-law is a mean."""
+"""A replica is filled to this share of the distance from the ITL of a single stream to the target: streams come in
+lumps and the law is a mean."""
 NEAR_ALONE = 2.0
-"""Streams on a pod up to which a sample tells what a stream alone has."""
+"""Streams on a pod up to which a sample shows the ITL of a single stream."""
 OTHER_STREAMS, OTHER_ITL = 1.3, 1.1
 """Ratios to the samples' centre from which on a sample that contradicts it is no noise."""
 SURE_WEIGHT = 10.0
@@ -50,17 +49,18 @@ class ItlLaw:
     """Most streams of a sample; as samples grow old it comes down to their mean."""
 
     @property
-    def known(self) -> bool:
+    def has_samples(self) -> bool:
         return self.weight > 0
 
     @property
     def thin(self) -> bool:
-        """The prior has more to say on the slope than the samples."""
+        """The slope depends more on the prior than on the samples."""
         return self.spread < self._prior_strength
 
     @property
     def knows_alone(self) -> bool:
-        """What a stream alone has was seen, and not merely drawn from the prior: at many streams that says half."""
+        """The ITL of a single stream follows from samples: pods had few streams, or their streams differ enough to show
+        the slope. Otherwise it follows from the prior, which takes half of the ITL of many streams."""
         if self.weight <= 0:
             return False
         spread = math.sqrt(self.spread / self.weight)
@@ -73,7 +73,7 @@ class ItlLaw:
     @property
     def slope(self) -> float:
         """Seconds of ITL that one more stream adds; never so steep that the floor would be below zero."""
-        if not self.known:
+        if not self.has_samples:
             return 0.0
         steepest = self.itl / self.streams
         prior = PRIOR_SLOPE_SHARE * steepest
@@ -96,10 +96,10 @@ class ItlLaw:
 
     def capacity(self, target: float) -> float:
         """Streams that a replica holds within HEADROOM of the target; at least one, no end where none slows another."""
-        room = self.alone + HEADROOM * (target - self.alone) - self.floor
+        growth = self.alone + HEADROOM * (target - self.alone) - self.floor
         if self.slope <= 0:
-            return math.inf if room >= 0 else 1.0
-        return max(1.0, room / self.slope)
+            return math.inf if growth >= 0 else 1.0
+        return max(1.0, growth / self.slope)
 
     def forget(self, seconds: float) -> ItlLaw:
         """The same law with less weight: what was learned grows old."""
@@ -111,19 +111,20 @@ class ItlLaw:
         """With so much of the weight."""
         return replace(self, weight=self.weight * share, spread=self.spread * share, joint=self.joint * share)
 
-    def _contradicted(self, streams: float, itl: float, whole: bool) -> bool:
+    def _contradicted(self, streams: float, itl: float, busy_throughout: bool) -> bool:
         more = streams > OTHER_STREAMS * self.streams and OTHER_ITL * itl < self.itl
         fewer = OTHER_STREAMS * streams < self.streams and itl > OTHER_ITL * self.itl
-        return self.known and (more or (fewer and whole))
+        return self.has_samples and (more or (fewer and busy_throughout))
 
-    def learn(self, streams: float, itl: float, weight: float, *, whole: bool = True) -> ItlLaw:
-        """With one more sample (West's update of weighted means and sums).
+    def learn(self, streams: float, itl: float, weight: float, *, busy_throughout: bool = True) -> ItlLaw:
+        """With one more sample: the weighted update of D. H. D. West, "Updating mean and variance estimates: an
+        improved method", Communications of the ACM 22(9), 1979.
 
-        `whole`: the pod had streams for the whole time; else there were more than the mean while there were any.
+        `busy_throughout`: the pod always had streams; otherwise it had more than the mean while it had any.
         """
         if weight <= 0 or streams <= 0 or itl <= 0:
             return self
-        old = self._with(1 - min(1.0, weight)) if self._contradicted(streams, itl, whole) else self
+        old = self._with(1 - min(1.0, weight)) if self._contradicted(streams, itl, busy_throughout) else self
         total = old.weight + weight
         from_streams, from_itl = streams - old.streams, itl - old.itl
         mean_streams = old.streams + from_streams * weight / total

@@ -1,18 +1,22 @@
-"""From a plan to a size_decision: which reason wins, and what people read. Pure; the table of reasons is in `policy`.
+"""From the sizing of a pool to its decision: which reason wins, and what people read. Pure.
 
-Imports `budget`, `decode`, `feedback`, `prefill`, `sizing`, `state` and `wording` only.
+REASONS is the one list of reasons. Of those that hold, the first is the decision's; but a target that is missed without
+any growth comes after Starting. A bound, the budget or the scheduler never hides the reason: `limit` names it, and the
+message ends with what to change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
-from phasewise_operator.scaling.policy.budget import Grant
-from phasewise_operator.scaling.policy.decode import ITL_UNATTAINABLE
-from phasewise_operator.scaling.policy.feedback import Miss
+from phasewise_operator.scaling.policy.budget import AllowedSize
+from phasewise_operator.scaling.policy.data_quality import NO_ROUTER, NO_SIGNAL, STALE, UNREADABLE
+from phasewise_operator.scaling.policy.decode import DECODE_ADMISSION, DECODE_LOAD, ITL_UNATTAINABLE, KV_CACHE_FULL
+from phasewise_operator.scaling.policy.feedback import ITL_MISSED, TTFT_MISSED, Miss
 from phasewise_operator.scaling.policy.format import counted, seconds
-from phasewise_operator.scaling.policy.prefill import PROMPT_TOO_LONG
+from phasewise_operator.scaling.policy.prefill import BACKLOG, PREFILL_LOAD, PROMPT_TOO_LONG
 from phasewise_operator.scaling.policy.sizing import Need
 from phasewise_operator.scaling.types import NO_NODE, PoolState, SizeDecision
 from phasewise_runtime.contract import DECODE, PREFILL
@@ -24,11 +28,40 @@ UNSCHEDULABLE = NO_NODE
 STARTING = "Starting"
 STABILIZING = "Stabilizing"
 WITHIN_TARGETS = "WithinTargets"
+# Given by reconcile/status to changes of size that no measurement made.
+BOUNDS = "Bounds"
+RESUMED = "Resumed"
+
+_HELD = "is held: the data do not suffice to decide"
+_PROMPTS = "prefill grows: prompts arrive faster, or wait behind others"
+_ADMISSION = "decode grows: its KV cache fills up, or requests wait for decode admission"
+_MISSED = "grows: the target is missed although the model's size is enough; or the message says why nothing grows"
+_OUT_OF_REACH = (
+    "meets its target with no number of replicas: they keep up with prompts, keep ITL near that of one stream"
+)
+REASONS: Final[Mapping[str, str]] = {
+    **dict.fromkeys((NO_SIGNAL, NO_ROUTER, STALE, UNREADABLE), _HELD),
+    WOKEN: "gets its first replica, since requests wait for one",
+    **dict.fromkeys((PREFILL_LOAD, BACKLOG), _PROMPTS),
+    DECODE_LOAD: "decode grows: more streams than fit within the ITL target",
+    **dict.fromkeys((KV_CACHE_FULL, DECODE_ADMISSION), _ADMISSION),
+    **dict.fromkeys((TTFT_MISSED, ITL_MISSED), _MISSED),
+    IDLE: "shrinks to its minimum, or is there, without traffic",
+    LOAD_FELL: "shrinks: fewer replicas were enough for the full stabilization",
+    **dict.fromkeys((PROMPT_TOO_LONG, ITL_UNATTAINABLE), _OUT_OF_REACH),
+    UNSCHEDULABLE: "waits for nodes",
+    STARTING: "waits for replicas that start",
+    STABILIZING: "needs fewer replicas; the message says what holds back the scale-down",
+    WITHIN_TARGETS: "is right",
+    BOUNDS: "was moved by a change of `replicas.min`, `replicas.max` or `gpuBudget`, whatever is measured",
+    RESUMED: "was given this size just before the operator was started anew",
+}
+"""What each says of the pool; the table of docs/scaling.md is the same."""
 
 
 @dataclass(frozen=True)
 class PoolSizing:
-    """What one pool should have if there were no limits, with all that led to it."""
+    """The size that a pool should have if there were no limits, with all that led to it."""
 
     pool: PoolState
     need: Need
@@ -39,17 +72,17 @@ class PoolSizing:
     """The size is larger than the model's because of the miss, now."""
     quiet: bool
     extra: int
-    """Replicas beyond the model's that measured latency has asked for."""
-    size: int
-    enough: int
+    """Replicas beyond the model's that measured latency has shown to be needed."""
+    desired: int
+    needed: int
     """The smallest size that would do now."""
     stabilization: float
-    whole: bool = True
-    """Every pod of the service could be read."""
+    hold: str | None = None
+    """What holds back a scale-down (`holds`); None: nothing does, or no fewer replicas are needed."""
 
 
 def concerned(needs: Mapping[str, Need], itl: Miss | None, ttft: Miss | None) -> dict[str, Miss]:
-    """Which pool a miss is told of: its owner, or whose work takes so long. One that can be helped goes first."""
+    """By role, the miss that its decision speaks of. One that a replica would help goes before one that none would."""
     misses: dict[str, Miss] = {}
     for miss in (m for m in (ttft, itl) if m):
         owner = miss.role or (PREFILL if miss.reason == PROMPT_TOO_LONG and PREFILL in needs else DECODE)
@@ -60,48 +93,52 @@ def concerned(needs: Mapping[str, Need], itl: Miss | None, ttft: Miss | None) ->
     return misses
 
 
-def size_decision(plan: PoolSizing, granted: Grant) -> SizeDecision:
+def size_decision(sizing: PoolSizing, allowed: AllowedSize) -> SizeDecision:
     """The size that is given, its reason and its message."""
-    reason, message = _why(plan)
-    if granted.limit and granted.size < plan.size:
-        message = f"{message}; it has {granted.size} because {granted.limit}"
-    elif granted.size > plan.size:
-        message = f"{message}; {plan.pool.role}.replicas.min is {plan.pool.min}"
-    limit = granted.kind or (NO_NODE if reason == UNSCHEDULABLE else "")
-    return SizeDecision(granted.size, reason, message, limit, missed=plan.missed)
+    reason, message = _why(sizing)
+    if allowed.limit and allowed.size < sizing.desired:
+        message = f"{message}; it has {allowed.size} because {allowed.limit}"
+    elif allowed.size > sizing.desired:
+        message = f"{message}; {sizing.pool.role}.replicas.min is {sizing.pool.min}"
+    limit = allowed.kind or (NO_NODE if reason == UNSCHEDULABLE else "")
+    return SizeDecision(allowed.size, reason, message, limit, missed=sizing.missed)
 
 
-def _why(plan: PoolSizing) -> tuple[str, str]:
-    if plan.size > plan.pool.desired:
-        return _why_larger(plan)
-    if plan.size < plan.pool.desired:
-        return _why_smaller(plan)
-    return _why_same(plan)
+def _why(sizing: PoolSizing) -> tuple[str, str]:
+    if sizing.desired > sizing.pool.desired:
+        return _why_larger(sizing)
+    if sizing.desired < sizing.pool.desired:
+        return _why_smaller(sizing)
+    return _why_same(sizing)
 
 
-def _why_larger(plan: PoolSizing) -> tuple[str, str]:
-    if plan.pool.desired == 0:
+def _why_larger(sizing: PoolSizing) -> tuple[str, str]:
+    if sizing.pool.desired == 0:
         return WOKEN, "Requests arrive and the pool has no replica"
-    if plan.stepped and plan.miss:
-        return plan.miss.reason, f"{plan.miss.message}: {counted(plan.size - plan.pool.desired, 'replica')} more"
-    return plan.need.reason, plan.need.message + _with_extra(plan)
+    if sizing.stepped and sizing.miss:
+        return (
+            sizing.miss.reason,
+            f"{sizing.miss.message}: {counted(sizing.desired - sizing.pool.desired, 'replica')} more",
+        )
+    return sizing.need.reason, sizing.need.message + _with_extra(sizing)
 
 
-def _why_smaller(plan: PoolSizing) -> tuple[str, str]:
-    time = seconds(plan.stabilization)
-    if plan.quiet and plan.size <= plan.pool.min:
+def _why_smaller(sizing: PoolSizing) -> tuple[str, str]:
+    time = seconds(sizing.stabilization)
+    if sizing.quiet and sizing.desired <= sizing.pool.min:
         return IDLE, f"No traffic for {time}"
-    return LOAD_FELL, f"No more than {counted(plan.size, 'replica')} needed for {time}"
+    return LOAD_FELL, f"No more than {counted(sizing.desired, 'replica')} needed for {time}"
 
 
-def _why_same(plan: PoolSizing) -> tuple[str, str]:
+def _why_same(sizing: PoolSizing) -> tuple[str, str]:
     """The first that holds."""
-    pool, need, miss = plan.pool, plan.need, plan.miss
-    out_of_reach = not need.curable and not plan.quiet and need.reason in {PROMPT_TOO_LONG, ITL_UNATTAINABLE}
+    pool, need, miss = sizing.pool, sizing.need, sizing.miss
+    needed = max(sizing.needed, pool.min)
+    out_of_reach = not need.curable and not sizing.quiet and need.reason in {PROMPT_TOO_LONG, ITL_UNATTAINABLE}
     homeless = f"The scheduler finds no node for {counted(pool.unschedulable, 'pod')} of {pool.desired}"
-    again = ": the size is judged again when it has been whole for an SLO window" if plan.missed else ""
+    again = ": the size is judged again when it has been complete for an SLO window" if sizing.missed else ""
     cases = (
-        (plan.quiet and pool.desired <= pool.min, IDLE, "No traffic"),
+        (sizing.quiet and pool.desired <= pool.min, IDLE, "No traffic"),
         (out_of_reach, need.reason, need.message),
         (pool.unschedulable > 0, UNSCHEDULABLE, f"{homeless}: add nodes or free accelerators"),
         (
@@ -111,23 +148,13 @@ def _why_same(plan: PoolSizing) -> tuple[str, str]:
         ),
         (miss is not None, miss.reason if miss else "", f"{miss.message if miss else ''}{again}"),
         (
-            max(plan.enough, pool.min) < pool.desired,
+            needed < pool.desired,
             STABILIZING,
-            f"{_enough(plan)} would do; {_until(plan)}",
+            f"{counted(needed, 'replica')} would do; {sizing.hold}",
         ),
     )
-    return next(((r, m) for holds, r, m in cases if holds), (WITHIN_TARGETS, need.message + _with_extra(plan)))
+    return next(((r, m) for holds, r, m in cases if holds), (WITHIN_TARGETS, need.message + _with_extra(sizing)))
 
 
-def _until(plan: PoolSizing) -> str:
-    if not plan.whole:
-        return "nothing is taken away while some pod of the service cannot be read"
-    return f"taken away when that has held for {seconds(plan.stabilization)}"
-
-
-def _enough(plan: PoolSizing) -> str:
-    return counted(max(plan.enough, plan.pool.min), "replica")
-
-
-def _with_extra(plan: PoolSizing) -> str:
-    return f", and {plan.extra} more as measured latency has shown" if plan.extra > 0 else ""
+def _with_extra(sizing: PoolSizing) -> str:
+    return f", and {sizing.extra} more as measured latency has shown" if sizing.extra > 0 else ""

@@ -1,4 +1,4 @@
-"""What both sizes have in common: a model's answer, and care while evidence is thin. Pure; imports `state` only."""
+"""What the models of both pools have in common: their answer, and the largest step while evidence is thin. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ same load, give or take its noise, must not ask for the replica again."""
 
 @dataclass(frozen=True)
 class Need:
-    """The size that a model asks for, and why."""
+    """The replicas that a model asks for, and why."""
 
-    size: int
-    slack: int
-    """The size for SLACK times the load: what a smaller pool must have."""
+    replicas: int
+    with_slack: int
+    """Replicas for SLACK times the load: what a smaller pool must have."""
     load: float
     """In the pool's own unit: servers kept busy in prefill, streams in decode."""
     reason: str
@@ -26,6 +26,6 @@ class Need:
     """False: the latency target is out of reach for any number of replicas."""
 
 
-def carefully(size: int, pool: PoolState) -> int:
-    """At most double what has shown how it performs: with thin evidence a large step would rest on a guess."""
-    return min(size, max(pool.desired, 2 * max(1, pool.ready)))
+def cap_step(replicas: int, pool: PoolState) -> int:
+    """At most double the ready replicas: with thin evidence a larger step would rest on a guess."""
+    return min(replicas, max(pool.desired, 2 * max(1, pool.ready)))

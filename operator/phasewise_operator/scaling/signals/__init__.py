@@ -1,1 +1,1 @@
-"""From metrics pages to what is known of a service. All pure: pages -> history -> compute."""
+"""From metrics to the signals of a service. All pure: exposition -> history -> build."""

@@ -1,4 +1,4 @@
-"""History -> Signals: what the policy reads of one service at one moment. Pure; imports history, families, state.
+"""History -> Signals: the input of the policy, for one service at one moment. Pure.
 
 Sums over routers, because each counts its own requests only. What is not known stays None, and the coverage says how
 many of the pods that should have answered did.
@@ -29,9 +29,9 @@ from phasewise_runtime import contract
 
 @dataclass(frozen=True)
 class KvTransfers:
-    """Prefill pods by how the last hand-over of their KV cache went, as the routers saw it on real requests."""
+    """Prefill pods by how the last transfer of their KV cache went, as the routers saw it on real requests."""
 
-    good: frozenset[str] = frozenset()
+    succeeded: frozenset[str] = frozenset()
     failed: frozenset[str] = frozenset()
 
 
@@ -39,8 +39,8 @@ def kv_transfers(history: History) -> KvTransfers:
     """Of whatever age: how the last one went does not change with time. Where routers disagree, a failure counts."""
     found = [
         (_label(labels, "pod"), value)
-        for one in history.newest.values()
-        for labels, value in one.read.page.gauges.get(contract.METRIC_KV_TRANSFER_OK, {}).items()
+        for newest in history.newest.values()
+        for labels, value in newest.scrape.metrics.gauges.get(contract.METRIC_KV_TRANSFER_OK, {}).items()
     ]
     failed = frozenset(pod for pod, value in found if value == 0)
     return KvTransfers(frozenset(pod for pod, _ in found) - failed, failed)
@@ -51,22 +51,22 @@ def signals(
 ) -> Signals:
     """`expected`: the pods, routers too, that are ready and not on their way out. `pools`: the roles that the service
     has, with pods or without. `attainment`: the share of requests that the targets are for, such as 0.95."""
-    fresh = {uid: one for uid, one in history.newest.items() if now - one.read.at <= FRESH}
+    fresh = {uid: pod for uid, pod in history.newest.items() if now - pod.scrape.at <= FRESH}
     load, slo = _Window.of(history, now, LOAD_WINDOW), _Window.of(history, now, SLO_WINDOW)
-    routers = [one for one in fresh.values() if one.target.role == contract.ROUTER]
-    legs = _legs(history, load)
+    routers = [pod for pod in fresh.values() if pod.target.role == contract.ROUTER]
+    requests = _pod_requests(history, load)
     results = _by_label(slo.of_role(contract.ROUTER), contract.METRIC_SLO_REQUESTS, "result")
 
     def coverage(role: str) -> Coverage:
-        asked = [target for target in expected if target.role == role]
-        return Coverage(sum(target.uid in fresh for target in asked), len(asked))
+        targets = [target for target in expected if target.role == role]
+        return Coverage(sum(target.uid in fresh for target in targets), len(targets))
 
     def pool(role: str) -> PoolSignals:
         read = (fresh[target.uid] for target in expected if target.role == role and target.uid in fresh)
-        return PoolSignals(coverage(role), {one.target.name: _pod(one, load, legs) for one in read})
+        return PoolSignals(coverage(role), {pod.target.name: _pod(pod, load, requests) for pod in read})
 
     return Signals(
-        at=max((one.read.at for one in history.newest.values()), default=0.0),
+        at=max((pod.scrape.at for pod in history.newest.values()), default=0.0),
         load_window=load.seconds,
         slo_window=slo.seconds,
         routers=coverage(contract.ROUTER),
@@ -74,8 +74,8 @@ def signals(
         arrivals=sum(
             _count(parts, contract.METRIC_ARRIVALS) / seconds for parts, seconds in load.by_router(history) if seconds
         ),
-        active=sum(_gauge(one, contract.METRIC_ACTIVE) or 0.0 for one in routers),
-        queued=sum(_gauge(one, contract.METRIC_QUEUE_DEPTH) or 0.0 for one in routers),
+        active=sum(_gauge(router, contract.METRIC_ACTIVE) or 0.0 for router in routers),
+        queued=sum(_gauge(router, contract.METRIC_QUEUE_DEPTH) or 0.0 for router in routers),
         awaiting=_gauges_by(routers, contract.METRIC_AWAITING, "phase"),
         overdue=_gauges_by(routers, contract.METRIC_OVERDUE, "phase"),
         outcomes=Outcomes(**{result: results.get(result, 0.0) for result in contract.SLO_RESULTS}),
@@ -95,7 +95,7 @@ Weighted = Sequence[tuple[Increment, float]]
 class _Window:
     begin: float
     end: float
-    """When routers were read last: they are who counts requests."""
+    """When the routers, which count requests, were scraped last."""
     increments: Weighted
 
     @property
@@ -105,36 +105,36 @@ class _Window:
     @classmethod
     def of(cls, history: History, now: float, length: float) -> _Window:
         begin = now - length
-        inside = [(one, share) for one in history.increments if (share := one.overlap(begin, now)) > 0]
-        counted = [one for one, _ in inside if one.target.role == contract.ROUTER]
-        first = max(begin, min((one.since for one in counted), default=now))
-        return cls(first, max((one.at for one in counted), default=first), inside)
+        inside = [(i, share) for i in history.increments if (share := i.overlap(begin, now)) > 0]
+        counted = [i for i, _ in inside if i.target.role == contract.ROUTER]
+        first = max(begin, min((i.since for i in counted), default=now))
+        return cls(first, max((i.at for i in counted), default=first), inside)
 
     def of_role(self, role: str) -> Weighted:
-        return [(one, share) for one, share in self.increments if one.target.role == role]
+        return [(i, share) for i, share in self.increments if i.target.role == role]
 
     def of_pod(self, uid: str) -> Weighted:
-        return [(one, share) for one, share in self.increments if one.target.uid == uid]
+        return [(i, share) for i, share in self.increments if i.target.uid == uid]
 
     def by_router(self, history: History) -> list[tuple[Weighted, float]]:
-        """With the seconds that each one's counts are spread over: up to its newest page, since what it counted after
-        that is not known yet; the whole window for one that is gone, which counts nothing any more."""
+        """Of each router, with the seconds that its counts are spread over: up to its newest scrape, since later counts
+        are not known yet; the full window for a router that is gone, which counts nothing any more."""
         found: list[tuple[Weighted, float]] = []
-        for uid in dict.fromkeys(one.target.uid for one, _ in self.of_role(contract.ROUTER)):
+        for uid in dict.fromkeys(i.target.uid for i, _ in self.of_role(contract.ROUTER)):
             newest = history.newest.get(uid)
-            end = newest.read.at if newest else self.end
+            end = newest.scrape.at if newest else self.end
             found.append((self.of_pod(uid), max(0.0, end - self.begin)))
         return found
 
 
 def _count(parts: Weighted, family: str) -> float:
-    return sum(share * value for one, share in parts for value in one.counters.get(family, {}).values())
+    return sum(share * value for i, share in parts for value in i.counters.get(family, {}).values())
 
 
 def _by_label(parts: Weighted, family: str, label: str) -> dict[str, float]:
     sums: dict[str, float] = defaultdict(float)
-    for one, share in parts:
-        for labels, value in one.counters.get(family, {}).items():
+    for increment, share in parts:
+        for labels, value in increment.counters.get(family, {}).items():
             sums[_label(labels, label)] += share * value
     return sums
 
@@ -142,8 +142,8 @@ def _by_label(parts: Weighted, family: str, label: str) -> dict[str, float]:
 def _observed(parts: Weighted, family: str, label: tuple[str, str] | None = None) -> Histogram | None:
     return total(
         (histogram, share)
-        for one, share in parts
-        for labels, histogram in one.histograms.get(family, {}).items()
+        for increment, share in parts
+        for labels, histogram in increment.histograms.get(family, {}).items()
         if label is None or label in labels
     )
 
@@ -155,21 +155,21 @@ def _label(labels: Labels, name: str) -> str:
 # --- gauges ------------------------------------------------------------------------------------------------
 
 
-def _values(one: Newest, family: str, label: tuple[str, str] | None = None) -> list[float]:
-    found = one.read.page.gauges.get(family, {}).items()
+def _values(pod: Newest, family: str, label: tuple[str, str] | None = None) -> list[float]:
+    found = pod.scrape.metrics.gauges.get(family, {}).items()
     return [value for labels, value in found if math.isfinite(value) and (label is None or label in labels)]
 
 
-def _gauge(one: Newest, family: str, label: tuple[str, str] | None = None) -> float | None:
+def _gauge(pod: Newest, family: str, label: tuple[str, str] | None = None) -> float | None:
     """Summed over the engines of a pod, where it runs several (data parallelism)."""
-    values = _values(one, family, label)
+    values = _values(pod, family, label)
     return sum(values) if values else None
 
 
 def _gauges_by(pods: Iterable[Newest], family: str, label: str) -> dict[str, float]:
     sums: dict[str, float] = defaultdict(float)
-    for one in pods:
-        for labels, value in one.read.page.gauges.get(family, {}).items():
+    for pod in pods:
+        for labels, value in pod.scrape.metrics.gauges.get(family, {}).items():
             if math.isfinite(value):
                 sums[_label(labels, label)] += value
     return dict(sums)
@@ -179,45 +179,45 @@ def _gauges_by(pods: Iterable[Newest], family: str, label: str) -> dict[str, flo
 
 
 @dataclass(frozen=True)
-class _Legs:
-    """What the routers saw of engine pods, by pod name."""
+class _PodRequests:
+    """What the routers counted for engine pods, by pod name. `measured`: there was a window to count in."""
 
-    known: bool
+    measured: bool
     concurrency: Mapping[str, float]
     idle: Mapping[str, float]
     answered: Mapping[str, float]
 
 
-def _legs(history: History, load: _Window) -> _Legs:
+def _pod_requests(history: History, load: _Window) -> _PodRequests:
     concurrency: dict[str, float] = defaultdict(float)
     idle: dict[str, float] = defaultdict(lambda: 1.0)
     answered: dict[str, float] = defaultdict(float)
     for parts, seconds in load.by_router(history):
         if not seconds:
             continue
-        for pod, legs in _by_label(parts, contract.METRIC_POD_INFLIGHT_SECONDS, "pod").items():
-            concurrency[pod] += legs / seconds
-        # A router knows of its own legs only, and which router a request comes to has nothing to do with what the
+        for pod, requests in _by_label(parts, contract.METRIC_POD_INFLIGHT_SECONDS, "pod").items():
+            concurrency[pod] += requests / seconds
+        # A router knows of its own requests only, and which router a request comes to has nothing to do with what the
         # others are doing: the pod is idle when all of them, independently, see it idle.
         for pod, busy in _by_label(parts, contract.METRIC_POD_BUSY_SECONDS, "pod").items():
             idle[pod] *= 1 - min(1.0, busy / seconds)
-        for pod, legs in _by_label(parts, contract.METRIC_POD_REQUESTS, "pod").items():
-            answered[pod] += legs
-    return _Legs(load.seconds > 0, concurrency, idle, answered)
+        for pod, requests in _by_label(parts, contract.METRIC_POD_REQUESTS, "pod").items():
+            answered[pod] += requests
+    return _PodRequests(load.seconds > 0, concurrency, idle, answered)
 
 
-def _pod(one: Newest, load: _Window, legs: _Legs) -> PodLoad:
-    """A pod that no router speaks of has had no leg: that is 0, once there is a router to say so."""
-    name, parts = one.target.name, load.of_pod(one.target.uid)
-    usage = _values(one, families.KV_USAGE)
+def _pod(pod: Newest, load: _Window, requests: _PodRequests) -> PodLoad:
+    """A pod that no router has series for was sent no request: its load is 0, once there is a router to say so."""
+    name, parts = pod.target.name, load.of_pod(pod.target.uid)
+    usage = _values(pod, families.KV_USAGE)
     gaps = _observed(parts, families.ITL)
     return PodLoad(
-        concurrency=legs.concurrency.get(name, 0.0) if legs.known else None,
-        busy=1 - legs.idle.get(name, 1.0) if legs.known else None,
-        legs=legs.answered.get(name, 0.0),
-        running=_gauge(one, families.RUNNING),
-        waiting=_gauge(one, families.WAITING),
-        blocked=_gauge(one, families.WAITING_BY_REASON, ("reason", families.CAPACITY)),
+        concurrency=requests.concurrency.get(name, 0.0) if requests.measured else None,
+        busy=1 - requests.idle.get(name, 1.0) if requests.measured else None,
+        requests=requests.answered.get(name, 0.0),
+        running=_gauge(pod, families.RUNNING),
+        waiting=_gauge(pod, families.WAITING),
+        blocked=_gauge(pod, families.WAITING_BY_REASON, ("reason", families.CAPACITY)),
         kv_usage=sum(usage) / len(usage) if usage else None,
         itl=gaps.mean if gaps else None,
         tokens=_count(parts, families.TOKENS),
@@ -228,7 +228,7 @@ def _pod(one: Newest, load: _Window, legs: _Legs) -> PodLoad:
 
 
 def _parts(slo: _Window) -> TtftParts:
-    """state.TtftParts says where each is from."""
+    """types.TtftParts says where each is from."""
     routers, prefill, decode = (slo.of_role(role) for role in (contract.ROUTER, contract.PREFILL, contract.DECODE))
 
     def mean(parts: Weighted, family: str, label: tuple[str, str] | None = None) -> float | None:

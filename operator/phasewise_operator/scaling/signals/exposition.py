@@ -1,8 +1,8 @@
-"""One metrics page, as far as it is asked for: bytes -> typed samples. Pure; imports histograms only.
+"""A Prometheus exposition, the families that are needed: bytes -> typed samples. Pure.
 
-The Prometheus text format (version 0.0.4) over bytes. Only the families asked for are looked at, because a page of
-vLLM has seven hundred lines and scaling needs a hundred of them. What cannot be read is a ParseError, never zeros: a
-page that is cut off must not look like a service without traffic.
+The Prometheus text format (version 0.0.4) over bytes. Only the needed families are looked at, because the exposition of
+vLLM has seven hundred lines and scaling needs a hundred of them. What cannot be parsed is a ParseError, never zeros: an
+exposition that is cut off must not look like a service without traffic.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, TypeAlias
 from phasewise_operator.scaling.signals.histograms import Histogram
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
-"""Sorted by name: one label set is one value, in whatever order a page writes it."""
+"""Sorted by name: one label set is one value, in whatever order an exposition writes it."""
 
 
 class MetricType(Enum):
@@ -29,16 +29,16 @@ class MetricType(Enum):
 
 @dataclass(frozen=True)
 class FamilyFilter:
-    """What to take from a page: families by the name that their samples carry (counters with `_total`)."""
+    """What to take from an exposition: families by the name that their samples carry (counters with `_total`)."""
 
     families: Mapping[str, MetricType]
     required: str
-    """A family that every such page has: a page without it is some other page."""
+    """A family that every such exposition has: without it, something else has answered."""
 
 
 @dataclass(frozen=True)
 class ParsedMetrics:
-    """By family, then by label set. A family that the page has no sample of is absent."""
+    """By family, then by label set. A family without a sample is absent."""
 
     gauges: Mapping[str, Mapping[Labels, float]]
     counters: Mapping[str, Mapping[Labels, float]]
@@ -47,19 +47,19 @@ class ParsedMetrics:
 
 @dataclass(frozen=True)
 class ParseError:
-    what: str
+    message: str
 
 
-def parse(body: bytes, series: FamilyFilter) -> ParsedMetrics | ParseError:
+def parse(body: bytes, needed: FamilyFilter) -> ParsedMetrics | ParseError:
     if not body:
-        return ParseError("the page is empty")
+        return ParseError("the answer is empty")
     if not body.endswith(b"\n"):
-        return ParseError("the page is cut off: its last line has no end")
+        return ParseError("the answer is cut off: its last line has no end")
     # With every sample after a newline, one search for newline and name finds samples and nothing else.
     text = b"\n" + (body.replace(b"\r\n", b"\n") if b"\r\n" in body else body)
     scalars: dict[MetricType, dict[str, dict[Labels, float]]] = {MetricType.GAUGE: {}, MetricType.COUNTER: {}}
     histograms: dict[str, dict[Labels, Histogram]] = {}
-    for name, kind in series.families.items():
+    for name, kind in needed.families.items():
         try:
             if kind is MetricType.HISTOGRAM:
                 if read := _read_histograms(text, name):
@@ -68,8 +68,8 @@ def parse(body: bytes, series: FamilyFilter) -> ParsedMetrics | ParseError:
                 scalars[kind][name] = values
         except ValueError as error:
             return ParseError(f"{name}: {error}")
-    if not any(series.required in found for found in (*scalars.values(), histograms)):
-        return ParseError(f"there is no {series.required}: this is not the page that was asked for")
+    if not any(needed.required in found for found in (*scalars.values(), histograms)):
+        return ParseError(f"there is no {needed.required}: these are not the metrics that were asked for")
     return ParsedMetrics(scalars[MetricType.GAUGE], scalars[MetricType.COUNTER], histograms)
 
 
@@ -109,7 +109,7 @@ def _read_histograms(text: bytes, family: str) -> dict[Labels, Histogram]:
     for (name, labels, bound), value in _samples(text, series):
         if name not in names:
             continue
-        if labels is not of:  # hashing labels on every line would be a third of the cost of a page
+        if labels is not of:  # hashing labels on every line would be a third of the cost
             of, one = labels, found.setdefault(labels, _Building())
         if bound is not None:
             one.counts[bound] = value
@@ -145,12 +145,12 @@ _LABEL: Final = re.compile(rf"[ \t]*(\w++)[ \t]*=[ \t]*({_VALUE})[ \t]*(?:,[ \t]
 _SAMPLE: Final = re.compile(_SERIES.pattern + rb"(?<=[ \t}])([^ \t]+)(?:[ \t]+-?[0-9]+)?[ \t]*")
 _ESCAPED: Final = re.compile(r'\\([\\"n])')
 _SERIES_KEPT: Final = 2**14
-"""Pages repeat their series round after round, and so do pods of one model. Some 8 MB where it fills."""
+"""Expositions repeat their series round after round, and so do pods of one model. Some 8 MB where it fills."""
 
 
 def _samples(text: bytes, name: bytes) -> list[tuple[_Series, float]]:
-    """Of all families whose name begins with `name`: those of one family stand together on almost every page, so that
-    what lies between the first and the last is a hundredth of the page; where they do not, it is only slower."""
+    """Of all families whose name begins with `name`: those of one family stand together almost always, so that
+    what lies between the first and the last is a hundredth of the body; where they do not, it is only slower."""
     needle = b"\n" + name
     first = text.find(needle)
     if first < 0:
@@ -192,7 +192,7 @@ def _of(name: bytes, inside: bytes | None) -> _Series:
 
 @lru_cache(maxsize=_SERIES_KEPT)
 def _shared(labels: Labels) -> Labels:
-    """One object for one label set: pages hold thousands, and the same object need not be hashed or compared."""
+    """One object for one label set: expositions hold thousands, and the same object need not be hashed or compared."""
     return labels
 
 

@@ -1,4 +1,4 @@
-"""What is read from the pages of engines and routers. Pure; imports pages and the contract.
+"""The metric families that are read of engines and routers. Pure.
 
 The engine's names are vLLM's own (0.32). A family that a version or a configuration lacks is simply absent: no NIXL
 means no transfer times, an older vLLM does not say why requests wait.
@@ -22,9 +22,9 @@ ITL: Final = "vllm:inter_token_latency_seconds"
 TRANSFER_TIME: Final = "vllm:nixl_xfer_time_seconds"
 
 CAPACITY: Final = "capacity"
-"""The reason for waiting that is room in batch or KV cache; the other is a constraint of the request itself."""
+"""The reason for waiting that is the capacity of batch or KV cache; the other is a constraint of the request itself."""
 QUEUE: Final = "queue"
-"""The phase of contract.METRIC_TTFT_PHASE before the first leg."""
+"""The phase of contract.METRIC_TTFT_PHASE before the first request."""
 
 ENGINE: Final = FamilyFilter(
     families={

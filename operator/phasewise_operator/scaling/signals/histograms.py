@@ -1,4 +1,4 @@
-"""Arithmetic of cumulative histograms: increment, sum, quantile. Pure; imports nothing of ours."""
+"""Arithmetic of cumulative histograms: increment, sum, quantile. Pure."""
 
 from __future__ import annotations
 

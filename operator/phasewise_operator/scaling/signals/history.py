@@ -1,7 +1,7 @@
-"""Pages, round after round -> what each pod said last and by how much it has counted up since. Pure.
+"""Scrapes, round after round -> the newest metrics of each pod and the increments of its counters. Pure.
 
 A value: fold() returns the next history. Bounded: increments older than the longest window are dropped, and pods that
-are gone are forgotten, while what they counted stays in the window. Imports pages, histograms, families.
+are gone are forgotten, while their increments stay in the window.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FRESH: Final = 10.0
 
 @dataclass(frozen=True)
 class ScrapeTarget:
-    """One pod whose page is read."""
+    """One pod that is scraped."""
 
     role: str
     name: str
@@ -34,15 +34,15 @@ class ScrapeTarget:
 
 @dataclass(frozen=True)
 class Scrape:
-    """A page and when it was read, on the clock that `now` is on."""
+    """The metrics of one pod and when they were read, on the clock that `now` is on."""
 
     at: float
-    page: ParsedMetrics
+    metrics: ParsedMetrics
 
 
 @dataclass(frozen=True)
 class Increment:
-    """What one pod counted between two of its pages. What did not move is left out: an idle pod costs nothing."""
+    """What one pod counted between two scrapes. Series that did not move are left out: an idle pod costs nothing."""
 
     target: ScrapeTarget
     since: float
@@ -59,7 +59,7 @@ class Increment:
 @dataclass(frozen=True)
 class Newest:
     target: ScrapeTarget
-    read: Scrape
+    scrape: Scrape
 
 
 @dataclass(frozen=True)
@@ -68,28 +68,29 @@ class History:
     """By uid, so that a new pod of an old name begins anew."""
     increments: tuple[Increment, ...] = ()
 
-    def fold(self, targets: Iterable[ScrapeTarget], reads: Mapping[str, Scrape], now: float) -> History:
-        """One round: `targets` are all pods that there are, `reads` (by uid) the pages of those that could be read."""
+    def fold(self, targets: Iterable[ScrapeTarget], scrapes: Mapping[str, Scrape], now: float) -> History:
+        """One round. `targets`: all pods; `scrapes`, by uid: of those that answered."""
         newest: dict[str, Newest] = {}
-        increments = [one for one in self.increments if one.at > now - SLO_WINDOW]
+        increments = [i for i in self.increments if i.at > now - SLO_WINDOW]
         for target in targets:
-            before, read = self.newest.get(target.uid), reads.get(target.uid)
-            if before and (not read or read.at <= before.read.at):
+            before, scrape = self.newest.get(target.uid), scrapes.get(target.uid)
+            if before and (not scrape or scrape.at <= before.scrape.at):
                 newest[target.uid] = before
-            elif read:
-                newest[target.uid] = Newest(target, read)
+            elif scrape:
+                newest[target.uid] = Newest(target, scrape)
                 if before:
-                    increments.append(_increment(target, before.read, read))
+                    increments.append(_increment(target, before.scrape, scrape))
         return History(newest, tuple(increments))
 
 
 def _increment(target: ScrapeTarget, before: Scrape, after: Scrape) -> Increment:
     counters = {
-        family: _risen(before.page.counters.get(family, {}), values) for family, values in after.page.counters.items()
+        family: _risen(before.metrics.counters.get(family, {}), values)
+        for family, values in after.metrics.counters.items()
     }
     histograms = {
-        family: _observed(before.page.histograms.get(family, {}), values)
-        for family, values in after.page.histograms.items()
+        family: _observed(before.metrics.histograms.get(family, {}), values)
+        for family, values in after.metrics.histograms.items()
     }
     return Increment(
         target,
@@ -101,7 +102,7 @@ def _increment(target: ScrapeTarget, before: Scrape, after: Scrape) -> Increment
 
 
 def _risen(before: Mapping[Labels, float], after: Mapping[Labels, float]) -> dict[Labels, float]:
-    """A value that fell began again at 0. So did a series that was not on the page before: its process was."""
+    """A value that fell began again at 0. A series that is new on a known pod began at 0, too."""
     risen: dict[Labels, float] = {}
     for labels, value in after.items():
         earlier = before.get(labels, 0.0)

@@ -1,12 +1,13 @@
-"""Signals by hand for tests of the policy: a quiet service unless told otherwise."""
+"""Signals by hand for tests of the policy: a quiet service unless the test says otherwise."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from phasewise_operator.scaling.policy.decide import Memory, decide
+from phasewise_operator.scaling.policy.itl_law import ItlLaw
 from phasewise_operator.scaling.policy.load import Load, PoolLoad
 from phasewise_operator.scaling.types import (
     Coverage,
@@ -32,28 +33,36 @@ def pods(role: str, number: int, read: int | None = None, **load: Any) -> PoolSi
     return PoolSignals(Coverage(read, number), {f"{role}-{i}": PodLoad(**load) for i in range(read)})
 
 
-def look(pools: Mapping[str, PoolSignals], **changes: Any) -> Signals:
+def make_signals(pools: Mapping[str, PoolSignals], **changes: Any) -> Signals:
     return replace(Signals(at=0.0, load_window=10.0, slo_window=30.0, routers=Coverage(1, 1), pools=pools), **changes)
 
 
 def load(**changes: Any) -> Load:
-    """What a look comes to: nothing, unless told otherwise."""
+    """An aggregated load: none, unless the test says otherwise."""
     return replace(Load(10.0, 1.0, 0.0, {}, {}, PoolLoad(), PoolLoad(), quiet=False), **changes)
+
+
+def learned_law(*, floor: float, slope: float, streams: Sequence[float]) -> ItlLaw:
+    """The law of ITL after a sample for each number of streams, all on the line floor + slope * streams."""
+    law = ItlLaw()
+    for number in streams:
+        law = law.learn(number, floor + slope * number, 1.0)
+    return law
 
 
 def busy(prefill: int = 1, decode: int = 1, rate: float = 1.0, **changes: Any) -> Signals:
     """Prompts of 0.5 s, outputs of 100 tokens at 20 ms, shared evenly by the pods."""
     a, b = rate / prefill, rate / decode
     done = min(a, 2.0)
-    return look(
+    return make_signals(
         {
-            "prefill": pods("prefill", prefill, concurrency=a * 0.5, busy=min(1.0, a * 0.5), legs=done * 10),
+            "prefill": pods("prefill", prefill, concurrency=a * 0.5, busy=min(1.0, a * 0.5), requests=done * 10),
             "decode": pods(
                 "decode",
                 decode,
                 concurrency=b * 2,
                 busy=min(1.0, b * 2),
-                legs=done * prefill / decode * 10,
+                requests=done * prefill / decode * 10,
                 running=b * 2,
                 itl=0.02,
                 tokens=b * 1000,
@@ -64,7 +73,7 @@ def busy(prefill: int = 1, decode: int = 1, rate: float = 1.0, **changes: Any) -
 
 
 class Service:
-    """Calls the policy tick by tick, as the loop does, and obeys it at once unless told otherwise."""
+    """Calls the policy tick by tick, as the loop does, and applies its sizes at once unless `obey` is False."""
 
     def __init__(self, *pools: PoolState, budget: int | None = None, stabilization: float = 60.0) -> None:
         self.pools = {p.role: p for p in pools or (pool("prefill"), pool("decode"))}

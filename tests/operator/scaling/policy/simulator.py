@@ -1,8 +1,8 @@
-"""A small plant for the policy: routers, prefill servers, KV transfer, decode pods, start-up, drain, and reports.
+"""A simulated service for the policy: routers, prefill servers, KV transfer, decode pods, start-up, drain, and reports.
 
 It steps through time in small steps from one seed. Prefill is first come, first served by pod; decode has
-ITL = floor + slope * streams, room for a number of streams, and a queue before it. Parts of TTFT are measured where
-they are made, so that the policy cannot blame a pool by a flaw of the plant.
+ITL = floor + slope * streams, a capacity in streams, and a queue before it. Parts of TTFT are measured where they
+arise, so that the policy cannot blame a pool by a flaw of the simulator.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from phasewise_operator.scaling.types import PoolState, SloTargets
 STEP = 0.05
 
 
-class Plant:
+class Simulator:
     """Runs a shape against the policy."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Plant:
 
     # --- time ---------------------------------------------------------------------------------------------
     def run(self, seconds: float) -> list[Row]:
-        """Ticks of the policy with the plant's steps between them."""
+        """Ticks of the policy with the simulator's steps between them."""
         for _ in range(round(seconds / TICK)):
             for _ in range(round(TICK / STEP)):
                 self._step()
@@ -146,7 +146,7 @@ class Plant:
             if pod.serving and pod.until <= self.now:
                 request, pod.serving = pod.serving, None
                 request.computed, request.phase = pod.until, "decode"
-                pod.legs += 1
+                pod.requests += 1
                 heapq.heappush(self.moving, (pod.until + self.shape.transfer, next(self.names), request))
             if pod.serving or not pod.queue:
                 return
@@ -158,7 +158,7 @@ class Plant:
         load = pod.load
         pod.busy += STEP * (load > 0)
         pod.inflight += STEP * load
-        limit = min(self.shape.room, math.floor(1 / self.shape.kv)) if self.shape.kv else self.shape.room
+        limit = min(self.shape.capacity, math.floor(1 / self.shape.kv)) if self.shape.kv else self.shape.capacity
         entered: list[Request] = []
         while pod.queue and len(pod.streams) < limit:
             request = pod.queue.popleft()
@@ -181,7 +181,7 @@ class Plant:
             self._finish(pod, request, self.now - (pod.steps - goal) * itl)
 
     def _finish(self, pod: Pod, request: Request, at: float) -> None:
-        pod.legs += 1
+        pod.requests += 1
         self.unfinished.discard(request)
         assert request.first is not None
         ttft, itl = request.first - request.read, (at - request.entered) / request.output

@@ -1,4 +1,4 @@
-"""What the plant is made of: what is asked, requests, pods, and the line that a tick leaves."""
+"""The values of the simulator: load shapes, requests, pods, and the row that a tick leaves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phasewise_operator.scaling.types import SizeDecision
 
 @dataclass
 class Shape:
-    """What is asked and what it runs on."""
+    """The requests that come, and the machines that serve them."""
 
     rate: Callable[[float], float]
     """Requests per second at a time."""
@@ -22,7 +22,7 @@ class Shape:
     transfer: float = 0.02
     itl_floor: float = 0.01
     itl_slope: float = 0.001
-    room: int = 1000
+    capacity: int = 1000
     """Streams that a decode pod lets in."""
     kv: float = 0.0
     """Share of a decode pod's KV cache that a stream takes."""
@@ -62,7 +62,7 @@ class Pod:
     ending: bool = False
     busy: float = 0.0
     inflight: float = 0.0
-    legs: float = 0.0
+    requests: float = 0.0
     tokens: float = 0.0
     gaps: float = 0.0
     """Sum of the gaps between tokens."""
@@ -78,7 +78,7 @@ class Pod:
         return len(self.queue) + len(self.streams) + (self.serving is not None)
 
     def counters(self) -> tuple[float, ...]:
-        return self.busy, self.inflight, self.legs, self.tokens, self.gaps
+        return self.busy, self.inflight, self.requests, self.tokens, self.gaps
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from phasewise_operator.scaling.policy.budget import Proposal, grant
+from phasewise_operator.scaling.policy.budget import DesiredSize, allowed_sizes
 from phasewise_operator.scaling.types import PoolState
 
 PREFILL = PoolState("prefill", min=1, max=8, desired=2, ready=2, gpus=1)
@@ -15,8 +15,10 @@ DECODE = PoolState("decode", min=1, max=8, desired=2, ready=2, gpus=2)
 
 def sizes(prefill: int, decode: int, budget: int | None, *, missed: str = "", **changes: int) -> tuple[int, int]:
     pools = (replace(PREFILL, **changes), DECODE)
-    grants = grant([Proposal(p, n, p.role == missed) for p, n in zip(pools, (prefill, decode), strict=True)], budget)
-    return grants["prefill"].size, grants["decode"].size
+    allowed = allowed_sizes(
+        [DesiredSize(p, n, p.role == missed) for p, n in zip(pools, (prefill, decode), strict=True)], budget
+    )
+    return allowed["prefill"].size, allowed["decode"].size
 
 
 @pytest.mark.parametrize(
@@ -46,10 +48,10 @@ def test_what_the_budget_leaves(
 def test_a_tie_goes_to_the_pool_whose_target_is_missed() -> None:
     pools = PREFILL, replace(DECODE, gpus=1)
     for missed in ("prefill", "decode"):
-        grants = grant([Proposal(p, 4, p.role == missed) for p in pools], 5)
-        assert grants[missed].size == 3
-    assert grants["prefill"].limit is not None
-    assert "raise scaling.gpuBudget" in grants["prefill"].limit
+        allowed = allowed_sizes([DesiredSize(p, 4, p.role == missed) for p in pools], 5)
+        assert allowed[missed].size == 3
+    assert allowed["prefill"].limit is not None
+    assert "raise scaling.gpuBudget" in allowed["prefill"].limit
 
 
 LARGE = PoolState("prefill", min=1, max=8, desired=2, ready=2, gpus=4)
@@ -71,18 +73,20 @@ def test_a_lowered_budget_takes_as_little_as_it_can(
     case: str, budget: int, missed: str, beside: int, expected: tuple[int, int]
 ) -> None:
     pools = replace(LARGE, gpus_beside=beside), SMALL
-    grants = grant([Proposal(p, 8, p.role == missed) for p in pools], budget)
-    assert tuple(g.size for g in grants.values()) == expected, case
-    again = [Proposal(replace(p, desired=grants[p.role].size), 8, p.role == missed) for p in pools]
-    assert {r: g.size for r, g in grant(again, budget).items()} == {r: g.size for r, g in grants.items()}, "and settles"
+    allowed = allowed_sizes([DesiredSize(p, 8, p.role == missed) for p in pools], budget)
+    assert tuple(g.size for g in allowed.values()) == expected, case
+    again = [DesiredSize(replace(p, desired=allowed[p.role].size), 8, p.role == missed) for p in pools]
+    assert {r: g.size for r, g in allowed_sizes(again, budget).items()} == {r: g.size for r, g in allowed.items()}, (
+        "and settles"
+    )
 
 
 def test_a_lowered_budget_says_so_and_what_to_change() -> None:
     pools = replace(PREFILL, desired=4), replace(DECODE, gpus=1, desired=4)
-    grants = grant([Proposal(p, 4) for p in pools], 4)
-    assert [(g.size, g.kind) for g in grants.values()] == [(2, "GpuBudget")] * 2
+    allowed = allowed_sizes([DesiredSize(p, 4) for p in pools], 4)
+    assert [(g.size, g.kind) for g in allowed.values()] == [(2, "GpuBudget")] * 2
     assert all(
-        "budget of 4" in (g.limit or "") and "raise scaling.gpuBudget" in (g.limit or "") for g in grants.values()
+        "budget of 4" in (g.limit or "") and "raise scaling.gpuBudget" in (g.limit or "") for g in allowed.values()
     )
 
 
@@ -101,11 +105,11 @@ def test_pods_on_their_way_out_count() -> None:
     ],
 )
 def test_a_limit_says_what_to_change(proposed: int, changes: dict[str, int], expected: int, words: str | None) -> None:
-    granted = grant([Proposal(replace(PREFILL, **changes), proposed)], None)["prefill"]
-    assert granted.size == expected
-    assert (words is None) == (granted.limit is None)
-    assert words is None or words in (granted.limit or "")
+    allowed = allowed_sizes([DesiredSize(replace(PREFILL, **changes), proposed)], None)["prefill"]
+    assert allowed.size == expected
+    assert (words is None) == (allowed.limit is None)
+    assert words is None or words in (allowed.limit or "")
 
 
 def test_replicas_without_gpus_need_no_budget() -> None:
-    assert grant([Proposal(replace(PREFILL, gpus=0), 6)], 0)["prefill"].size == 6
+    assert allowed_sizes([DesiredSize(replace(PREFILL, gpus=0), 6)], 0)["prefill"].size == 6

@@ -6,7 +6,11 @@ import math
 
 import pytest
 
-from phasewise_operator.scaling.policy.erlang import erlang_c, servers_for, servers_to_keep_up
+from phasewise_operator.scaling.policy.erlang import delay_probabilities, servers_for, servers_to_keep_up
+
+
+def erlang_c(servers: int, load: float) -> float:
+    return next(c for n, c in delay_probabilities(load) if n == servers)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def taught(*samples: tuple[float, float], weight: float = 1.0) -> ItlLaw:
 
 
 def test_without_samples_nothing_is_known() -> None:
-    assert not ItlLaw().known
+    assert not ItlLaw().has_samples
 
 
 def test_one_point_is_half_floor_and_half_growth() -> None:

@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.operator.scaling.policy.signal_factory import TARGETS, Service, load, look, pods, pool
-from tests.operator.scaling.policy.simulator import Plant
+from tests.operator.scaling.policy.signal_factory import TARGETS, Service, learned_law, load, make_signals, pods, pool
+from tests.operator.scaling.policy.simulator import Simulator
 from tests.operator.scaling.policy.simulator_parts import Shape
 
 from phasewise_operator.scaling.policy import decode
+from phasewise_operator.scaling.policy.decode import Outputs, StreamCapacity
 from phasewise_operator.scaling.policy.itl_law import ItlLaw
 from phasewise_operator.scaling.policy.load import PoolLoad
-from phasewise_operator.scaling.policy.memory import Outputs, Room
 from phasewise_operator.scaling.types import Coverage, PodLoad, PoolSignals, Signals, SloTargets
 
 ITL = 0.04
@@ -25,13 +25,13 @@ def pool_of(number: int, each: float, itl: float, waiting: float = 0.0, busy: fl
     shared: dict[str, Any] = {
         "concurrency": each,
         "busy": min(1.0, each) if busy is None else busy,
-        "legs": rate * 10 / number,
+        "requests": rate * 10 / number,
         "running": each,
     }
     streams = pods("decode", number, **shared, itl=itl, tokens=each / itl * 10, kv_usage=0.1)
-    prompts = pods("prefill", 1, concurrency=0.1, busy=0.1, legs=5.0)
+    prompts = pods("prefill", 1, concurrency=0.1, busy=0.1, requests=5.0)
     awaiting = {"prefill": waiting}
-    return look({"prefill": prompts, "decode": streams}, arrivals=rate, active=number * each, awaiting=awaiting)
+    return make_signals({"prefill": prompts, "decode": streams}, arrivals=rate, active=number * each, awaiting=awaiting)
 
 
 def service(decode_pods: int) -> Service:
@@ -49,7 +49,7 @@ def test_what_is_drawn_from_a_single_stream_makes_no_replica_while_itl_is_well()
 
 
 def test_streams_that_have_just_come_are_held_against_the_gaps_of_their_own_time() -> None:
-    """Of a load window that was half idle: its mean of streams is no measure of what made ITL rise."""
+    """Of a load window that was half idle: its mean of streams is no aggregate of what made ITL rise."""
     found = service(1)
     found.run(60, pool_of(1, 0.2, 0.018))
     for streams, busy, itl in ((0.6, 0.2, 0.021), (2.2, 0.4, 0.026), (4.8, 0.6, 0.031)):
@@ -62,8 +62,8 @@ def test_requests_that_wait_for_room_are_no_streams(growth: float) -> None:
     """An engine that runs ten at most has ITL no worse however many wait, and more wait now than did on average."""
     law = ItlLaw()
     for running, waiting in ((2, 0), (6, 0), (10, 0), (10, growth), (10, 2 * growth), (10, 3 * growth)):
-        legs: dict[str, Any] = {"concurrency": running + waiting / 2, "running": running, "blocked": waiting}
-        full = pods("decode", 1, **legs, busy=1.0, itl=0.01 + 0.002 * running, tokens=1e4)
+        requests: dict[str, Any] = {"concurrency": running + waiting / 2, "running": running, "blocked": waiting}
+        full = pods("decode", 1, **requests, busy=1.0, itl=0.01 + 0.002 * running, tokens=1e4)
         law = decode.learn(law, full, 10.0, 10.0)
     assert law.alone == pytest.approx(0.012, rel=0.15)
 
@@ -115,57 +115,64 @@ def test_one_pod_full_of_a_giant_is_not_what_the_others_hold() -> None:
     calm = pool_of(10, 20.0, 0.025)
     found.run(120, calm)
     before = found.sizes[1]
-    giant = PodLoad(concurrency=4, busy=1, legs=1, running=2, blocked=2, kv_usage=0.95, itl=0.02, tokens=1000)
+    giant = PodLoad(concurrency=4, busy=1, requests=1, running=2, blocked=2, kv_usage=0.95, itl=0.02, tokens=1000)
     full = PoolSignals(Coverage(10, 10), {**calm.pools["decode"].pods, "decode-3": giant})
     stuck = replace(calm, pools={**calm.pools, "decode": full}, overdue={"decode": 1.0}, awaiting={"decode": 2.0})
     found.run(10, stuck)
     assert found.sizes[1] <= before + 1
-    assert found.memory.room is None
+    assert found.memory.capacity is None
 
 
-def test_the_room_of_pods_that_are_all_full_is_learned() -> None:
-    streams = PoolLoad(concurrency=40, room=16.0, fullest=20.0, blocked=8)
-    assert decode.learn_room(None, load(decode=streams), 8.0, 5.0) == Room(20.0, 5.0)
+def test_the_capacity_of_pods_that_are_all_full_is_learned() -> None:
+    streams = PoolLoad(concurrency=40, capacity=16.0, fullest=20.0, blocked=8)
+    assert decode.learn_capacity(None, load(decode=streams), 8.0, 5.0) == StreamCapacity(20.0, 5.0)
 
 
 def test_close_to_what_a_stream_alone_has_a_pool_at_most_doubles() -> None:
     """39 ms alone under 40 ms: a small error of the floor is many replicas."""
-    law = ItlLaw(weight=100, streams=20, itl=0.1, spread=10000, joint=32.0, widest=30)
+    law = learned_law(floor=0.036, slope=0.0032, streams=[10, 30] * 50)
     streams = PoolLoad(concurrency=60, busy=2, tokens=6000, slowest=0.1)
     need = decode.need(
-        load(decode=streams), SloTargets(2.0, ITL, 0.95), 1.0, Outputs(), law, None, pool("decode", 2), 0.0
+        load(decode=streams),
+        SloTargets(2.0, ITL, 0.95),
+        pool("decode", 2),
+        arrivals=1.0,
+        outputs=Outputs(),
+        law=law,
+        capacity=None,
+        blocked=0.0,
     )
-    assert need.size == 4
+    assert need.replicas == 4
 
 
 @pytest.mark.parametrize(("size", "rate", "right"), [(4, 2.0, 1), (10, 5.0, 2)])
 def test_a_quiet_pool_shrinks_though_the_operator_has_just_started(size: int, rate: float, right: int) -> None:
     """No pod has shown as many streams as fewer pods would have: half of them go, and then the others show it."""
-    plant = Plant(
+    simulator = Simulator(
         Shape(rate=lambda _: rate, output=200),
         TARGETS,
         {"prefill": (1, 20), "decode": (1, 20)},
         start={"prefill": 2, "decode": size},
     )
-    plant.run(900)
-    assert plant.desired["decode"] == right
-    assert plant.attainment(0, 840) > 0.98
+    simulator.run(900)
+    assert simulator.desired["decode"] == right
+    assert simulator.attainment(0, 840) > 0.98
 
 
 def test_a_target_lowered_out_of_reach_leaves_what_keeps_itl_near_a_stream_alone() -> None:
     """50 ms alone; 20 requests/s of 200 tokens are some 16 pods for 75 ms."""
-    plant = Plant(
+    simulator = Simulator(
         Shape(rate=lambda _: 20.0, prompt=150, output=200, itl_floor=0.050),
         replace(TARGETS, itl=0.2),
         {"prefill": (1, 20), "decode": (1, 40)},
         start={"prefill": 3, "decode": 14},
     )
-    plant.run(400)
-    plant.targets = TARGETS
-    plant.run(600)
-    each = sum(len(p.streams) for p in plant.pods["decode"]) / plant.desired["decode"]
+    simulator.run(400)
+    simulator.targets = TARGETS
+    simulator.run(600)
+    each = sum(len(p.streams) for p in simulator.pods["decode"]) / simulator.desired["decode"]
     assert 0.050 + 0.001 * each < 0.085
-    assert plant.rows[-1].decisions["decode"].reason == "ItlUnattainable"
+    assert simulator.rows[-1].decisions["decode"].reason == "ItlUnattainable"
 
 
 def test_where_most_pods_are_full_they_need_room_though_another_runs_many_short_streams() -> None:
@@ -173,7 +180,7 @@ def test_where_most_pods_are_full_they_need_room_though_another_runs_many_short_
     short = PodLoad(concurrency=100, busy=1, running=100, kv_usage=0.3, itl=0.03, tokens=30_000)
     decode_pods = PoolSignals(Coverage(4, 4), {f"decode-{n}": short if n == 3 else full for n in range(4)})
     found = Service(pool("prefill"), pool("decode", 4))
-    prompts = pods("prefill", 1, concurrency=0.1, busy=0.1, legs=5.0)
-    seen = look({"prefill": prompts, "decode": decode_pods}, arrivals=5.0, active=250, overdue={"decode": 60.0})
+    prompts = pods("prefill", 1, concurrency=0.1, busy=0.1, requests=5.0)
+    seen = make_signals({"prefill": prompts, "decode": decode_pods}, arrivals=5.0, active=250, overdue={"decode": 60.0})
     assert found.tick(seen)["decode"].reason == "DecodeAdmission"
     assert found.sizes[1] > 4

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.operator.scaling.policy.signal_factory import TARGETS, Service, busy, look, pods, pool
+from tests.operator.scaling.policy.signal_factory import TARGETS, Service, busy, make_signals, pods, pool
 
 from phasewise_operator.scaling.types import Latency, Outcomes, Signals, SloTargets, TtftParts
 
@@ -69,11 +69,11 @@ def test_what_the_models_learned_stays() -> None:
     before, service.targets = service.memory, LOOSE
     service.tick(None)
     after = service.memory
-    assert (after.law, after.prompts, after.outputs, after.room) == (
+    assert (after.law, after.prompts, after.outputs, after.capacity) == (
         before.law,
         before.prompts,
         before.outputs,
-        before.room,
+        before.capacity,
     )
 
 
@@ -90,8 +90,8 @@ def test_requests_judged_by_the_old_targets_neither_grow_nor_keep_a_pool() -> No
 def slow(service: Service, outcomes: Outcomes) -> Signals:
     """Forty streams, at the brink of the target however few of them share a pod."""
     n = service.sizes[0]
-    load = pods("decode", n, concurrency=40 / n, busy=1.0, legs=20 / n, running=40 / n, itl=0.038, tokens=10000 / n)
-    return look({"decode": load}, arrivals=2.0, active=40.0, outcomes=outcomes)
+    load = pods("decode", n, concurrency=40 / n, busy=1.0, requests=20 / n, running=40 / n, itl=0.038, tokens=10000 / n)
+    return make_signals({"decode": load}, arrivals=2.0, active=40.0, outcomes=outcomes)
 
 
 def test_a_pool_at_its_max_by_missed_itl_is_given_back_when_the_target_is_loosened() -> None:

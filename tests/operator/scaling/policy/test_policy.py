@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from tests.operator.scaling.policy.signal_factory import Service, busy, look, pods, pool
+from tests.operator.scaling.policy.signal_factory import Service, busy, make_signals, pods, pool
 
 from phasewise_operator.scaling.types import Coverage, Signals
 
@@ -20,12 +20,12 @@ from phasewise_operator.scaling.types import Coverage, Signals
         (busy(4, 4, rate=50, routers=Coverage(1, 2)), 0, "Unreadable", "1 of 2 routers cannot be read"),
         (busy(4, 4, rate=50, routers=Coverage(0, 0)), 0, "NoRouter", "no router is ready"),
         (
-            look({"prefill": pods("prefill", 2, read=1), "decode": pods("decode", 4)}, arrivals=50.0),
+            make_signals({"prefill": pods("prefill", 2, read=1), "decode": pods("decode", 4)}, arrivals=50.0),
             0,
             "Unreadable",
             "1 of 2 prefill pods cannot be read",
         ),
-        (look({"prefill": pods("prefill", 4)}), 0, "Unreadable", "4 of 4 decode pods cannot be read"),
+        (make_signals({"prefill": pods("prefill", 4)}), 0, "Unreadable", "4 of 4 decode pods cannot be read"),
     ],
 )
 def test_what_is_not_known_changes_nothing(signals: Signals | None, age: float, reason: str, words: str) -> None:
@@ -34,7 +34,7 @@ def test_what_is_not_known_changes_nothing(signals: Signals | None, age: float, 
         decisions = service.tick(signals, age=age)
         assert service.sizes == (4, 4)
         for decision in decisions.values():
-            assert not decision.known
+            assert not decision.sufficient
             assert decision.reason == reason
             assert words in decision.message
 
@@ -46,12 +46,12 @@ def test_a_change_of_bounds_is_no_guess() -> None:
 
 
 def test_part_of_the_pods_is_taken_for_all_and_nothing_shrinks() -> None:
-    whole, part = (Service(pool("prefill", 1), pool("decode", 3), stabilization=0) for _ in range(2))
-    whole.run(10, busy(3, 3, rate=6.0))
+    complete, part = (Service(pool("prefill", 1), pool("decode", 3), stabilization=0) for _ in range(2))
+    complete.run(10, busy(3, 3, rate=6.0))
     part.run(10, busy(3, 3, rate=4.0, routers=Coverage(2, 3)))
-    assert part.sizes == (whole.sizes[0], 3)
+    assert part.sizes == (complete.sizes[0], 3)
     part.run(100, busy(3, 3, rate=0.1, routers=Coverage(2, 3)))
-    assert part.sizes == (whole.sizes[0], 3)
+    assert part.sizes == (complete.sizes[0], 3)
     part.run(4, busy(3, 3, rate=0.1))
     assert part.sizes == (1, 1)
 
@@ -80,8 +80,8 @@ def test_load_sizes_its_own_pool(
 
 def test_a_single_long_prompt_is_no_rate() -> None:
     service = Service()
-    one = {"prefill": pods("prefill", 1, concurrency=1.0, busy=1.0, legs=0.0), "decode": pods("decode", 1)}
-    service.run(20, look(one, arrivals=0.1, active=1.0, awaiting={"prefill": 1.0}, overdue={"prefill": 1.0}))
+    one = {"prefill": pods("prefill", 1, concurrency=1.0, busy=1.0, requests=0.0), "decode": pods("decode", 1)}
+    service.run(20, make_signals(one, arrivals=0.1, active=1.0, awaiting={"prefill": 1.0}, overdue={"prefill": 1.0}))
     assert service.sizes == (1, 1)
 
 
@@ -89,14 +89,14 @@ def decoding(n: int, **changes: Any) -> Signals:
     load: dict[str, float] = {
         "concurrency": 4.0,
         "busy": 1.0,
-        "legs": 5.0,
+        "requests": 5.0,
         "running": 4.0,
         "itl": 0.02,
         "tokens": 2000.0,
     }
     load |= {k: changes.pop(k) for k in list(changes) if k in {"kv_usage", "blocked", "waiting", "itl", "running"}}
-    prompts = pods("prefill", 1, concurrency=0.1, busy=0.1, legs=5.0 * n)
-    return look(
+    prompts = pods("prefill", 1, concurrency=0.1, busy=0.1, requests=5.0 * n)
+    return make_signals(
         {"prefill": prompts, "decode": pods("decode", n, None, **load)}, arrivals=0.5 * n, active=4.0 * n, **changes
     )
 
@@ -119,7 +119,7 @@ def test_decode_grows_for_its_own_reasons_and_prefill_does_not(signals: Signals,
     assert decisions["decode"].reason == reason
 
 
-def test_blocked_for_one_look_is_passing_by_and_for_two_it_is_not() -> None:
+def test_blocked_in_one_round_is_passing_by_and_in_two_it_is_not() -> None:
     service = Service(pool("prefill", 1), pool("decode", 2))
     service.tick(decoding(2, blocked=2.0))
     assert service.sizes == (1, 2)
@@ -127,7 +127,7 @@ def test_blocked_for_one_look_is_passing_by_and_for_two_it_is_not() -> None:
     assert service.sizes == (1, 3)
 
 
-def test_down_only_after_a_whole_stabilization_and_to_what_was_asked_in_it() -> None:
+def test_down_only_after_a_full_stabilization_and_to_what_was_needed_in_it() -> None:
     service = Service(pool("prefill", 5), pool("decode", 3), stabilization=60)
     assert service.run(60, busy(5, 3, rate=0.2))["prefill"].reason == "Stabilizing"
     assert service.sizes == (5, 3)
@@ -164,24 +164,24 @@ def test_after_a_down_the_same_load_asks_for_nothing(rate: float) -> None:
 
 def test_zero_only_without_any_traffic_and_up_with_the_first_request() -> None:
     service = Service(pool("prefill", min=0), pool("decode", min=0), stabilization=30)
-    empty = look({"prefill": pods("prefill", 1), "decode": pods("decode", 1)})
+    empty = make_signals({"prefill": pods("prefill", 1), "decode": pods("decode", 1)})
     service.run(28, empty)
     assert service.sizes == (1, 1)
     decisions = service.run(8, empty)
     assert service.sizes == (0, 0)
     assert decisions["decode"].reason == "Idle"
-    gone = look({"prefill": pods("prefill", 0), "decode": pods("decode", 0)})
+    gone = make_signals({"prefill": pods("prefill", 0), "decode": pods("decode", 0)})
     decisions = service.run(600, gone)
     assert service.sizes == (0, 0)
-    assert all(v.known for v in decisions.values())
-    decisions = service.tick(look(gone.pools, queued=1.0))
+    assert all(v.sufficient for v in decisions.values())
+    decisions = service.tick(make_signals(gone.pools, queued=1.0))
     assert service.sizes == (1, 1)
     assert {v.reason for v in decisions.values()} == {"Woken"}
 
 
 def test_a_stream_in_hand_is_traffic() -> None:
     service = Service(pool("prefill", min=0), pool("decode", min=0), stabilization=10)
-    service.run(100, look({"prefill": pods("prefill", 1), "decode": pods("decode", 1)}, active=1.0))
+    service.run(100, make_signals({"prefill": pods("prefill", 1), "decode": pods("decode", 1)}, active=1.0))
     assert service.sizes == (1, 1)
 
 
@@ -202,7 +202,7 @@ def test_a_limit_keeps_the_cause(changes: dict[str, int], size: int, words: str)
 
 def test_no_pod_of_one_pool_is_no_fault_of_the_other() -> None:
     service = Service(pool("prefill", 2), pool("decode", 2, ready=0), stabilization=1000)
-    waiting = look(
+    waiting = make_signals(
         {"prefill": pods("prefill", 2), "decode": pods("decode", 0)},
         arrivals=0.5,
         queued=30.0,
@@ -217,7 +217,7 @@ def test_no_pod_of_one_pool_is_no_fault_of_the_other() -> None:
     assert decisions["decode"].reason == "Starting"
 
 
-def test_figures_of_a_message_do_not_tell_noise() -> None:
+def test_figures_of_a_message_do_not_show_noise() -> None:
     service = Service(pool("prefill", 2), pool("decode"))
     messages = {service.tick(busy(2, 1, rate=1.0 + i / 10000))["prefill"].message for i in range(20)}
     assert messages == {"1.0 requests/s x 0.50 s a prompt need 2 replicas to keep waiting under 1.5 s for 97.5 %"}

@@ -6,17 +6,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.operator.scaling.policy.signal_factory import Service, busy, look, pods, pool
+from tests.operator.scaling.policy.signal_factory import Service, busy, make_signals, pods, pool
 
 from phasewise_operator.scaling.types import Latency, Outcomes, Signals, TtftParts
 
 
 def test_a_prompt_that_is_too_long_adds_nothing() -> None:
     def long(n: int) -> Signals:
-        return look(
+        return make_signals(
             {
-                "prefill": pods("prefill", n, concurrency=0.6 / n, busy=0.6 / n, legs=2 / n),
-                "decode": pods("decode", 1, concurrency=0.1, busy=0.1, legs=2, itl=0.02, tokens=10),
+                "prefill": pods("prefill", n, concurrency=0.6 / n, busy=0.6 / n, requests=2 / n),
+                "decode": pods("decode", 1, concurrency=0.1, busy=0.1, requests=2, itl=0.02, tokens=10),
             },
             arrivals=0.2,
             active=1.0,
@@ -115,8 +115,8 @@ def test_what_measured_latency_has_shown_is_not_unlearned_by_stabilization() -> 
 def test_decode_alone_does_both_phases() -> None:
     service = Service(pool("decode", 2))
     parts = TtftParts(admission=1.8, first_token=0.4)
-    load = pods("decode", 2, concurrency=4.0, busy=1.0, legs=5.0, running=4.0, itl=0.02, tokens=2000.0)
-    late = look(
+    load = pods("decode", 2, concurrency=4.0, busy=1.0, requests=5.0, running=4.0, itl=0.02, tokens=2000.0)
+    late = make_signals(
         {"decode": load},
         arrivals=1.0,
         active=8.0,

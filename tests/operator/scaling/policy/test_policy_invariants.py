@@ -1,4 +1,4 @@
-"""What holds whatever the policy is told."""
+"""Invariants of the policy, whatever the signals."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.operator.scaling.policy.signal_factory import TARGETS
 
 from phasewise_operator.scaling.policy.decide import Memory, decide
+from phasewise_operator.scaling.policy.reasons import REASONS
 from phasewise_operator.scaling.types import (
     Coverage,
     Latency,
@@ -36,7 +37,7 @@ def pods(draw: st.DrawFn) -> PoolSignals:
         PodLoad,
         concurrency=maybe,
         busy=st.one_of(st.none(), share),
-        legs=amount,
+        requests=amount,
         running=maybe,
         waiting=maybe,
         blocked=maybe,
@@ -48,7 +49,7 @@ def pods(draw: st.DrawFn) -> PoolSignals:
 
 
 @st.composite
-def looks(draw: st.DrawFn, roles: tuple[str, ...]) -> Signals | None:
+def any_signals(draw: st.DrawFn, roles: tuple[str, ...]) -> Signals | None:
     if draw(st.integers(0, 9)) == 0:
         return None
     value = draw(amount)
@@ -89,7 +90,7 @@ def stories(draw: st.DrawFn) -> dict[str, Any]:
     roles = draw(st.sampled_from([("prefill", "decode"), ("decode",)]))
     return {
         "pools": [draw(pool(role)) for role in roles],
-        "looks": draw(st.lists(looks(roles), min_size=1, max_size=6)),
+        "signals": draw(st.lists(any_signals(roles), min_size=1, max_size=6)),
         "budget": draw(st.one_of(st.none(), st.integers(0, 60))),
         "stabilization": draw(st.sampled_from([0.0, 5.0, 300.0])),
     }
@@ -107,7 +108,7 @@ def within_budget(pools: list[PoolState], sizes: dict[str, int], budget: int | N
 def test_at_every_step(story: dict[str, Any]) -> None:
     pools, memory, now, began = story["pools"], Memory(), 100.0, 102.0
     budget, stabilization = story["budget"], story["stabilization"]
-    for seen in story["looks"]:
+    for seen in story["signals"]:
         now += 2.0
         signals = seen and replace(seen, at=now + seen.at)
         result = decide(now, TARGETS, pools, signals, budget, stabilization, memory)
@@ -118,10 +119,11 @@ def test_at_every_step(story: dict[str, Any]) -> None:
         for p in pools:
             decision, bounded = result.decisions[p.role], max(p.min, min(p.max, p.desired))
             assert decision.message
+            assert decision.reason in REASONS
             assert decision.desired <= p.max
             assert decision.desired >= min(p.min, p.desired)
             assert decision.desired >= p.min or (budget is not None and decision.limit), "only the budget overrules min"
-            if not decision.known:
+            if not decision.sufficient:
                 assert decision.desired == bounded or decision.limit, "nothing but bounds changes what is not known"
             if now - began < stabilization:
                 least = min(bounded, p.desired)

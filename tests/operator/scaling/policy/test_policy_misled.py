@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from tests.operator.scaling.policy.signal_factory import Service, busy, look, pods, pool
+from tests.operator.scaling.policy.signal_factory import Service, busy, make_signals, pods, pool
 
-from phasewise_operator.scaling.policy.load import measure
-from phasewise_operator.scaling.policy.memory import Prompts
-from phasewise_operator.scaling.policy.prompts import learn
+from phasewise_operator.scaling.policy.load import aggregate
+from phasewise_operator.scaling.policy.prefill import Prompts, learn
 from phasewise_operator.scaling.types import Latency, Outcomes, Signals, TtftParts
 
 
 def decoding(streams: float, itl: float, blocked: float = 0.0, kv: float = 0.1) -> Signals:
     """One decode pod; the targets are 2 s and 40 ms."""
-    load = {"concurrency": streams, "busy": 1.0, "legs": 5.0, "running": streams, "itl": itl}
+    load = {"concurrency": streams, "busy": 1.0, "requests": 5.0, "running": streams, "itl": itl}
     decode = pods("decode", 1, None, **load, tokens=streams / itl * 10, blocked=blocked, kv_usage=kv)
-    prompts = pods("prefill", 1, concurrency=0.1, busy=0.1, legs=5.0)
-    return look({"prefill": prompts, "decode": decode}, arrivals=0.5, active=streams)
+    prompts = pods("prefill", 1, concurrency=0.1, busy=0.1, requests=5.0)
+    return make_signals({"prefill": prompts, "decode": decode}, arrivals=0.5, active=streams)
 
 
 @pytest.mark.parametrize(("batch", "kv", "grows"), [(0, 0.1, True), (64, 0.1, False), (4, 0.1, True), (64, 0.9, True)])
@@ -49,10 +48,10 @@ def test_where_nothing_comes_through_it_is_not_known_whether_decode_or_the_trans
     assert service.sizes[1] <= 2, "nothing is added"
 
 
-def test_legs_that_clients_gave_up_do_not_make_prompts_dear() -> None:
-    """The pool was busy all the time, and one of many legs ended well."""
-    load = measure(busy(rate=4.0))
-    seen = learn(Prompts(busy=10.0, legs=1.0), load, TtftParts(prefill=0.5), 2.0, waiting=True)
+def test_requests_that_clients_gave_up_do_not_make_prompts_dear() -> None:
+    """The pool was busy all the time, and one of many requests ended well."""
+    load = aggregate(busy(rate=4.0))
+    seen = learn(Prompts(busy=10.0, requests=1.0), load, TtftParts(prefill=0.5), 2.0, waiting=True)
     assert seen.seconds == pytest.approx(0.51)
 
 
@@ -67,8 +66,8 @@ def test_decode_is_corrected_though_prefill_has_a_queue_that_never_ends() -> Non
         outcomes=Outcomes(met=10, itl_missed=10),
         itl=Latency(20, 0.05, 0.05, 0.06, 0.06),
     )
-    decode = pods("decode", 1, concurrency=6.0, busy=1.0, legs=30.0, running=6.0, itl=0.037, tokens=1500.0)
-    slow = look(
+    decode = pods("decode", 1, concurrency=6.0, busy=1.0, requests=30.0, running=6.0, itl=0.037, tokens=1500.0)
+    slow = make_signals(
         {"prefill": slow.pools["prefill"], "decode": decode},
         **{k: getattr(slow, k) for k in ("arrivals", "active", "awaiting", "outcomes", "itl")},
     )

@@ -6,15 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phasewise_operator.scaling.policy.memory import Asked
-from phasewise_operator.scaling.policy.stabilization import GAP_SECONDS, highest, remember, without_gap
+from phasewise_operator.scaling.policy.stabilization import GAP_SECONDS, PastNeed, highest, remember, without_gap
 
 
-def after(steps: list[tuple[float, int]], stabilization: float) -> tuple[Asked, ...]:
-    asked: tuple[Asked, ...] = ()
+def after(steps: list[tuple[float, int]], stabilization: float) -> tuple[PastNeed, ...]:
+    past: tuple[PastNeed, ...] = ()
     for now, size in steps:
-        asked = remember(asked, size, now, stabilization)
-    return asked
+        past = remember(past, size, now, stabilization)
+    return past
 
 
 @pytest.mark.parametrize(
@@ -42,13 +41,13 @@ def test_it_remembers_what_a_full_list_would(sizes: list[int], stabilization: fl
     now = steps[-1][0]
     ends = [at for at, _ in steps[1:]] + [float("inf")]
     lasting = [size for (_, size), end in zip(steps, ends, strict=True) if end > now - stabilization]
-    asked = after(steps, stabilization)
-    assert highest(asked) == max(lasting)
-    assert len(asked) <= 10
+    past = after(steps, stabilization)
+    assert highest(past) == max(lasting)
+    assert len(past) <= 10
 
 
-def test_what_was_asked_before_others_decided_does_not_reach_to_now() -> None:
+def test_what_was_needed_before_others_decided_does_not_reach_to_now() -> None:
     """In another mode, or paused: nobody watched whether fewer were enough."""
-    asked = after([(0, 1), (10, 1)], 300)
-    assert without_gap(asked, 10 + GAP_SECONDS) == asked
-    assert without_gap(asked, 11 + GAP_SECONDS) == ()
+    past = after([(0, 1), (10, 1)], 300)
+    assert without_gap(past, 10 + GAP_SECONDS) == past
+    assert without_gap(past, 11 + GAP_SECONDS) == ()

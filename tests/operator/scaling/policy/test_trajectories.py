@@ -1,4 +1,4 @@
-"""Whole trajectories of the policy against the plant: how far, how soon, and without going to and fro."""
+"""Whole trajectories of the policy against the simulator: how far, how soon, and without going to and fro."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from tests.operator.scaling.policy.simulator import Plant
+from tests.operator.scaling.policy.simulator import Simulator
 from tests.operator.scaling.policy.simulator_parts import Row, Shape
 
+from phasewise_operator.scaling.policy.reasons import REASONS
 from phasewise_operator.scaling.types import SloTargets
 
 TARGETS = SloTargets(ttft=2.0, itl=0.04, attainment=0.95)
@@ -143,7 +144,7 @@ TRAJECTORIES = [
     ),
     Trajectory(
         "decode admission is the bottleneck",
-        Shape(rate=at((0, 1), (40, 4)), prompt=150, output=300, room=6, itl_slope=0.0001),
+        Shape(rate=at((0, 1), (40, 4)), prompt=150, output=300, capacity=6, itl_slope=0.0001),
         400,
         final={"prefill": (1, 1), "decode": (3, 5)},
         most={"prefill": 1, "decode": 7},
@@ -193,15 +194,15 @@ TRAJECTORIES = [
 @pytest.mark.parametrize("case", TRAJECTORIES, ids=lambda c: c.name)
 def test_trajectory(case: Trajectory) -> None:
     setup: dict[str, Any] = {"bounds": BOTH, **case.setup}
-    plant = Plant(case.shape, TARGETS, **setup)
-    rows = plant.run(case.seconds)
+    simulator = Simulator(case.shape, TARGETS, **setup)
+    rows = simulator.run(case.seconds)
     try:
-        check(case, plant, rows)
+        check(case, simulator, rows)
     except AssertionError as wrong:
         raise AssertionError(f"{case.name}: {wrong}\n{story(rows)}") from None
 
 
-def check(case: Trajectory, plant: Plant, rows: Sequence[Row]) -> None:
+def check(case: Trajectory, simulator: Simulator, rows: Sequence[Row]) -> None:
     for role, (lo, hi) in case.final.items():
         assert lo <= rows[-1].desired[role] <= hi, f"{role} ends with {rows[-1].desired[role]}, not {lo} to {hi}"
     for role, most in case.most.items():
@@ -210,12 +211,15 @@ def check(case: Trajectory, plant: Plant, rows: Sequence[Row]) -> None:
     assert turns(rows) <= case.turns, f"{turns(rows)} changes of direction"
     if case.attainment:
         begin, end, least = case.attainment
-        assert plant.attainment(begin, end) >= least, f"attainment {plant.attainment(begin, end):.3f} from {begin} s"
+        assert simulator.attainment(begin, end) >= least, (
+            f"attainment {simulator.attainment(begin, end):.3f} from {begin} s"
+        )
     if case.breach is not None:
         first = next(r.at for r, s in steps(rows) if r.at > case.breach and s > 0)
         assert first - case.breach <= 5, f"first step up {first - case.breach:.0f} s after the breach"
     assert max((s for _, s in steps(rows)), default=0) >= case.step - (not steps(rows))
     seen = {v.reason for r in rows for v in r.decisions.values()}
+    assert seen <= set(REASONS), "each reason is documented"
     assert case.reasons <= seen, f"never seen: {case.reasons - seen}"
     budget = case.setup.get("budget")
     assert budget is None or max(r.gpus for r in rows) <= budget
@@ -242,28 +246,28 @@ def turns(rows: Sequence[Row]) -> int:
 
 def story(rows: Sequence[Row]) -> str:
     """Where sizes change, and a line now and then."""
-    told = [rows[0]]
+    shown = [rows[0]]
     for row in rows[1:]:
-        if row.desired != told[-1].desired or row.at - told[-1].at >= 40:
-            told.append(row)
-    return "\n".join(str(r) for r in told)
+        if row.desired != shown[-1].desired or row.at - shown[-1].at >= 40:
+            shown.append(row)
+    return "\n".join(str(r) for r in shown)
 
 
-def test_who_is_held_for_half_the_pods_changes_nothing() -> None:
-    plant = Plant(
+def test_where_half_of_a_pool_cannot_be_read_no_size_changes() -> None:
+    simulator = Simulator(
         Shape(rate=at((0, 2), (30, 20)), unreadable=lambda now, role: 0.5 if role == "prefill" and now > 30 else 0.0),
         TARGETS,
         BOTH,
         start={"prefill": 2, "decode": 2},
     )
-    rows = plant.run(120)
+    rows = simulator.run(120)
     blind = [r for r in rows if r.at > 32]
     assert {tuple(r.desired.items()) for r in blind} == {tuple(blind[0].desired.items())}
-    assert not any(v.known for r in blind for v in r.decisions.values())
+    assert not any(v.sufficient for r in blind for v in r.decisions.values())
 
 
 def test_no_request_is_lost_by_any_change_of_size() -> None:
-    plant = Plant(Shape(rate=at((0, 1), (30, 12), (150, 0))), TARGETS, BOTH, stabilization=20.0)
-    plant.run(400)
-    assert plant.arrived > 1000
-    assert plant.judged == plant.arrived
+    simulator = Simulator(Shape(rate=at((0, 1), (30, 12), (150, 0))), TARGETS, BOTH, stabilization=20.0)
+    simulator.run(400)
+    assert simulator.arrived > 1000
+    assert simulator.judged == simulator.arrived

@@ -1,4 +1,4 @@
-"""Pages for the tests: a router's in the form that prometheus-client writes, an engine's by hand."""
+"""Expositions for the tests: a router's in the form that prometheus-client writes, an engine's by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phasewise_operator.scaling.signals import families
 from phasewise_operator.scaling.signals.exposition import FamilyFilter, ParsedMetrics, parse
 from phasewise_runtime import contract
 
-PAGES = Path(__file__).parent / "pages"
+EXPOSITIONS = Path(__file__).parent / "expositions"
 BUCKETS = (0.1, 0.5, 1.0, 2.0)
 GAUGES = {
     "running": f'{families.RUNNING}{{engine="0"}}',
@@ -22,13 +22,13 @@ GAUGES = {
 
 
 def read(body: bytes, desired: FamilyFilter) -> ParsedMetrics:
-    page = parse(body, desired)
-    assert isinstance(page, ParsedMetrics), page
-    return page
+    parsed = parse(body, desired)
+    assert isinstance(parsed, ParsedMetrics), parsed
+    return parsed
 
 
 class Router:
-    """Counts as a router does; `page()` is what it would answer now."""
+    """Counts as a router does; `metrics()` is what it would answer now."""
 
     def __init__(self) -> None:
         r = self.registry = CollectorRegistry()
@@ -38,9 +38,9 @@ class Router:
         self.overdue = Gauge(contract.METRIC_OVERDUE, "Of them, too late already.", ["phase"], registry=r)
         self.queued = Gauge(contract.METRIC_QUEUE_DEPTH, "Waiting.", registry=r)
         self.active = Gauge(contract.METRIC_ACTIVE, "In hand.", registry=r)
-        self.handover = Gauge(contract.METRIC_KV_TRANSFER_OK, "Last hand-over.", ["pod"], registry=r)
+        self.kv_transfer = Gauge(contract.METRIC_KV_TRANSFER_OK, "Last KV transfer.", ["pod"], registry=r)
         pod = ["role", "pod"]
-        self.legs = Counter(contract.METRIC_POD_REQUESTS, "Legs.", pod, registry=r)
+        self.requests = Counter(contract.METRIC_POD_REQUESTS, "Requests.", pod, registry=r)
         self.inflight = Counter(contract.METRIC_POD_INFLIGHT_SECONDS, "Leg-seconds.", pod, registry=r)
         self.busy = Counter(contract.METRIC_POD_BUSY_SECONDS, "Busy seconds.", pod, registry=r)
         self.ttft = Histogram(contract.METRIC_TTFT, "TTFT.", buckets=BUCKETS, registry=r)
@@ -50,12 +50,12 @@ class Router:
     def body(self) -> bytes:
         return generate_latest(self.registry)
 
-    def page(self) -> ParsedMetrics:
+    def metrics(self) -> ParsedMetrics:
         return read(self.body(), families.ROUTER)
 
 
 class Engine:
-    """What scaling reads of an engine."""
+    """What scaling scrapes of an engine."""
 
     def __init__(self, **gauges: float) -> None:
         self.gauges = gauges
@@ -65,7 +65,7 @@ class Engine:
     def observe(self, family: str, *seconds: float) -> None:
         self.seconds.setdefault(family, []).extend(seconds)
 
-    def page(self) -> ParsedMetrics:
+    def metrics(self) -> ParsedMetrics:
         text = "".join(f"{GAUGES[name]} {value}\n" for name, value in {"running": 0.0, **self.gauges}.items())
         text += f'{families.TOKENS}{{engine="0"}} {self.tokens}\n'
         text += "".join(_histogram(family, seconds) for family, seconds in self.seconds.items())

@@ -1,4 +1,4 @@
-"""A service for the tests: pods that count, read round after round."""
+"""A service for the tests: pods that count, scraped round after round."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def pod(role: str, name: str, uid: str = "") -> ScrapeTarget:
 
 @dataclass
 class Service:
-    """Pods that count, and the history of their pages. `silent`: those that do not answer."""
+    """Pods that count, and the history of their scrapes. `silent`: those that do not answer."""
 
     pods: dict[ScrapeTarget, Router | Engine]
     history: History = field(default_factory=History)
@@ -29,8 +29,8 @@ class Service:
 
     def round(self, seconds: float = 2.0) -> None:
         self.now += seconds
-        reads = {t.uid: Scrape(self.now, p.page()) for t, p in self.pods.items() if t not in self.silent}
-        self.history = self.history.fold(self.pods, reads, self.now)
+        scrapes = {t.uid: Scrape(self.now, p.metrics()) for t, p in self.pods.items() if t not in self.silent}
+        self.history = self.history.fold(self.pods, scrapes, self.now)
 
     def signals(self, later: float = 0.0, pools: tuple[str, ...] = (P, D), attainment: float = 0.95) -> Signals:
         return signals(self.history, list(self.pods), pools, attainment, self.now + later)

@@ -1,4 +1,4 @@
-"""Pages: what is taken from them is what prometheus-client reads, and what cannot be read is said, never zero."""
+"""Pages: what is taken from them is what prometheus-client scrapes, and what cannot be read is said, never zero."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client import Histogram as ClientHistogram
 from prometheus_client.parser import text_string_to_metric_families
-from tests.operator.scaling.signals.exposition import PAGES, Router, read
+from tests.operator.scaling.signals.exposition import EXPOSITIONS, Router, read
 
 from phasewise_operator.scaling.signals import families
 from phasewise_operator.scaling.signals.exposition import (
@@ -33,7 +33,7 @@ ANY = FamilyFilter({"g": MetricType.GAUGE, "c_total": MetricType.COUNTER, "h": M
 
 
 def reference(body: bytes, desired: FamilyFilter) -> ParsedMetrics:
-    """The same page, as prometheus-client reads it."""
+    """The same exposition, as prometheus-client scrapes it."""
     scalars: dict[MetricType, dict[str, dict[Labels, float]]] = {MetricType.GAUGE: {}, MetricType.COUNTER: {}}
     buckets: dict[str, dict[Labels, dict[float, float]]] = {}
     sums: dict[str, dict[Labels, float]] = {}
@@ -58,7 +58,7 @@ def busy_router() -> bytes:
     router = Router()
     router.arrivals.inc(3)
     for pod in ("a", "b"):
-        router.legs.labels(contract.DECODE, pod).inc()
+        router.requests.labels(contract.DECODE, pod).inc()
         router.inflight.labels(contract.DECODE, pod).inc(0.25)
     router.phase.labels("queue").observe(0.3)
     router.ttft.observe(5)
@@ -68,14 +68,14 @@ def busy_router() -> bytes:
 @pytest.mark.parametrize(
     ("body", "desired", "count"),
     [
-        ((PAGES / "vllm-0.32-decode.txt").read_bytes(), families.ENGINE, 9),
-        ((PAGES / "vllm-0.32-prefill.txt").read_bytes(), families.ENGINE, 9),
+        ((EXPOSITIONS / "vllm-0.32-decode.txt").read_bytes(), families.ENGINE, 9),
+        ((EXPOSITIONS / "vllm-0.32-prefill.txt").read_bytes(), families.ENGINE, 9),
         (busy_router(), families.ROUTER, 8),
     ],
     ids=["decode", "prefill", "router"],
 )
 @pytest.mark.parametrize("change", [lambda b: b, lambda b: b.replace(b"\n", b"\r\n")], ids=["lf", "crlf"])
-def test_real_pages_read_as_prometheus_client_reads_them(
+def test_real_expositions_are_parsed_as_prometheus_client_reads_them(
     body: bytes, desired: FamilyFilter, count: int, change: Callable[[bytes], bytes]
 ) -> None:
     found = read(change(body), desired)
@@ -84,7 +84,7 @@ def test_real_pages_read_as_prometheus_client_reads_them(
 
 
 def test_series_that_do_not_stand_together_are_all_found() -> None:
-    body = (PAGES / "vllm-0.32-decode.txt").read_bytes()
+    body = (EXPOSITIONS / "vllm-0.32-decode.txt").read_bytes()
     lines = body.splitlines(keepends=True)
     assert read(b"".join(reversed(lines)), families.ENGINE) == read(body, families.ENGINE)
     assert read(b"".join(lines[::2] + lines[1::2]), families.ENGINE) == read(body, families.ENGINE)
@@ -139,7 +139,7 @@ def registries(draw: st.DrawFn) -> CollectorRegistry:
 
 @settings(max_examples=150, deadline=None)
 @given(registry=registries())
-def test_any_registry_reads_as_prometheus_client_reads_it(registry: CollectorRegistry) -> None:
+def test_any_registry_is_parsed_as_prometheus_client_reads_it(registry: CollectorRegistry) -> None:
     body = generate_latest(registry)
     # The reference splits at what Unicode calls a line; the format, and so this reader, at a line feed only.
     if len(body.decode().splitlines()) == body.count(b"\n"):
@@ -192,11 +192,11 @@ H = 'h_bucket{le="1.0"} 1\nh_bucket{le="+Inf"} 2\nh_sum 3\nh_count 2\n'
     ("body", "what"),
     [
         ("", "empty"),
-        ("<!doctype html>\n<html><body>Not here</body></html>\n", "not the page"),
-        ("\0\1\2\n", "not the page"),
-        ("# HELP g one\n# TYPE g gauge\n", "not the page"),
-        ("other 1\n", "not the page"),
-        ("gg 1\n", "not the page"),
+        ("<!doctype html>\n<html><body>Not here</body></html>\n", "not the metrics"),
+        ("\0\1\2\n", "not the metrics"),
+        ("# HELP g one\n# TYPE g gauge\n", "not the metrics"),
+        ("other 1\n", "not the metrics"),
+        ("gg 1\n", "not the metrics"),
         ("g 1", "cut off"),
         ("g 1\nc_total 12", "cut off"),
         ("g\n", "not a sample"),
@@ -220,10 +220,10 @@ H = 'h_bucket{le="1.0"} 1\nh_bucket{le="+Inf"} 2\nh_sum 3\nh_count 2\n'
         ("g 1\n" + H.replace("h_sum 3", "h_sum NaN"), "sum"),
     ],
 )
-def test_what_is_not_a_whole_page_is_an_error_that_says_what_is_wrong(body: str, what: str) -> None:
+def test_what_is_not_a_complete_exposition_is_an_error_that_says_what_is_wrong(body: str, what: str) -> None:
     found = parse(body.encode(errors="surrogateescape"), ANY)
     assert isinstance(found, ParseError)
-    assert what in found.what
+    assert what in found.message
 
 
 def test_what_the_router_exports_is_what_is_read() -> None:
@@ -233,13 +233,13 @@ def test_what_the_router_exports_is_what_is_read() -> None:
 
 
 def test_a_router_that_does_not_count_arrivals_yet_is_not_a_service_without_traffic() -> None:
-    found = parse((PAGES / "router-before-arrivals.txt").read_bytes(), families.ROUTER)
+    found = parse((EXPOSITIONS / "router-before-arrivals.txt").read_bytes(), families.ROUTER)
     assert isinstance(found, ParseError)
-    assert contract.METRIC_ARRIVALS in found.what
+    assert contract.METRIC_ARRIVALS in found.message
 
 
-def test_a_page_cut_off_anywhere_is_never_read_as_fewer_requests() -> None:
-    body = (PAGES / "vllm-0.32-decode.txt").read_bytes()
+def test_an_exposition_cut_off_anywhere_is_never_read_as_fewer_requests() -> None:
+    body = (EXPOSITIONS / "vllm-0.32-decode.txt").read_bytes()
     whole = read(body, families.ENGINE)
     for end in range(0, len(body), 97):
         found = parse(body[:end], families.ENGINE)

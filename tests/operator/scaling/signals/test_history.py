@@ -1,4 +1,4 @@
-"""Round after round: what pages add to the history, and how much of the service is known."""
+"""Round after round: what scrapes add to the history, and how much of the service is known."""
 
 from __future__ import annotations
 
@@ -10,17 +10,6 @@ from phasewise_operator.scaling.signals.build import signals
 from phasewise_operator.scaling.signals.history import FRESH, LOAD_WINDOW, SLO_WINDOW
 from phasewise_operator.scaling.types import Coverage, Outcomes
 from phasewise_runtime import contract
-
-
-@pytest.fixture
-def router() -> Router:
-    return Router()
-
-
-@pytest.fixture
-def service(router: Router) -> Service:
-    return Service({pod(R, "r1"): router, pod(D, "d1"): Engine()})
-
 
 # --- rates -------------------------------------------------------------------------------------------------
 
@@ -88,7 +77,7 @@ def test_a_router_that_began_anew_is_counted_from_zero(service: Service, router:
     assert (found.ttft.count, found.ttft.mean) == (2, 1.5)
 
 
-def test_a_series_that_is_new_on_a_known_page_counts_from_zero(service: Service, router: Router) -> None:
+def test_a_series_that_is_new_on_a_known_pod_counts_from_zero(service: Service, router: Router) -> None:
     service.round()
     router.results.labels(contract.SLO_MET).inc(3)
     service.round()
@@ -156,7 +145,7 @@ def test_a_router_that_misses_a_round_does_not_look_as_if_it_had_less(service: S
     assert service.signals().routers == Coverage(2, 2)
 
 
-def test_a_stale_page_is_not_used_and_not_covered(service: Service, router: Router) -> None:
+def test_a_stale_scrape_is_not_used_and_not_covered(service: Service, router: Router) -> None:
     router.active.set(4)
     service.round()
     assert service.signals(later=FRESH).active == 4
@@ -166,7 +155,7 @@ def test_a_stale_page_is_not_used_and_not_covered(service: Service, router: Rout
     assert stale.at == service.now
 
 
-def test_a_broken_page_ages_like_a_missing_one(service: Service, router: Router) -> None:
+def test_a_broken_exposition_ages_like_a_missing_one(service: Service, router: Router) -> None:
     service.round()
     router.arrivals.inc(6)
     service.silent.add(pod(D, "d1"))
@@ -176,11 +165,11 @@ def test_a_broken_page_ages_like_a_missing_one(service: Service, router: Router)
     assert (found.routers, found.pools[D].coverage) == (Coverage(1, 1), Coverage(0, 1))
 
 
-def test_an_older_page_changes_nothing(service: Service) -> None:
+def test_an_older_scrape_changes_nothing(service: Service) -> None:
     service.round()
     before = service.history
-    reads = {"r1": before.newest["r1"].read}
-    after = before.fold(service.pods, reads, service.now + 1)
+    scrapes = {"r1": before.newest["r1"].scrape}
+    after = before.fold(service.pods, scrapes, service.now + 1)
     assert (after.newest, after.increments) == (before.newest, ())
 
 

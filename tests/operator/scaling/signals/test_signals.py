@@ -16,30 +16,19 @@ from phasewise_operator.scaling.signals.history import SLO_WINDOW, History, Scra
 from phasewise_operator.scaling.types import Outcomes, PodLoad, TtftParts
 from phasewise_runtime import contract
 
-
-@pytest.fixture
-def router() -> Router:
-    return Router()
-
-
-@pytest.fixture
-def service(router: Router) -> Service:
-    return Service({pod(R, "r1"): router, pod(D, "d1"): Engine()})
-
-
 # --- pods --------------------------------------------------------------------------------------------------
 
 
 def test_the_load_of_a_pod_is_what_all_routers_saw_of_it(service: Service, router: Router) -> None:
     other = service.pods[pod(R, "r2")] = Router()
     service.round()
-    for one, legs, inflight, busy in ((router, 3, 6.0, 1.0), (other, 2, 2.0, 1.5)):
-        one.legs.labels(D, "d1").inc(legs)
+    for one, requests, inflight, busy in ((router, 3, 6.0, 1.0), (other, 2, 2.0, 1.5)):
+        one.requests.labels(D, "d1").inc(requests)
         one.inflight.labels(D, "d1").inc(inflight)
         one.busy.labels(D, "d1").inc(busy)
     service.round()
     load = service.signals().pools[D].pods["d1"]
-    assert load.legs == 5
+    assert load.requests == 5
     assert load.concurrency == pytest.approx(4)
     assert load.busy == pytest.approx(1 - 0.5 * 0.25)
 
@@ -55,7 +44,7 @@ def test_a_pod_that_no_router_speaks_of_has_no_load(service: Service) -> None:
     service.round()
     service.round()
     load = service.signals().pools[D].pods["d1"]
-    assert (load.concurrency, load.busy, load.legs) == (0, 0, 0)
+    assert (load.concurrency, load.busy, load.requests) == (0, 0, 0)
 
 
 def test_what_an_engine_says_of_itself(service: Service) -> None:
@@ -158,6 +147,6 @@ def test_where_routers_disagree_a_failed_hand_over_counts(service: Service, rout
     other = service.pods[pod(R, "r2")] = Router()
     for one, pods in ((router, {"a": 1, "b": 1}), (other, {"b": 0, "c": 0})):
         for name, value in pods.items():
-            one.handover.labels(name).set(value)
+            one.kv_transfer.labels(name).set(value)
     service.round()
     assert kv_transfers(service.history) == KvTransfers(frozenset({"a"}), frozenset({"b", "c"}))
