@@ -6,14 +6,18 @@ from typing import Any
 
 import pytest
 
-from phasewise_operator.observed import PodView
+from phasewise_operator.observed import PodEvent, PodView
+from phasewise_operator.reconcile.conditions import Severity
 from phasewise_operator.reconcile.pod_problems import pod_problem
 from phasewise_runtime import contract
 
 
 def pod(status: dict[str, Any], mount_error: str = "", **meta: Any) -> PodView:
     labels = {contract.LABEL_ROLE: "decode", contract.LABEL_REVISION: "r"}
-    return PodView.of({"metadata": {"name": "p", "labels": labels, **meta}, "status": status}, mount_error)
+    events = [PodEvent("FailedMount", mount_error)] if mount_error else []
+    return PodView.of(
+        {"metadata": {"name": "p", "labels": labels, **meta}, "status": status}, [*events, PodEvent("Pulling", "")]
+    )
 
 
 def waiting(reason: str, message: str = "") -> dict[str, Any]:
@@ -26,6 +30,7 @@ def ended(message: str, restarts: int, code: int = 1, reason: str = "Error") -> 
     return {"containerStatuses": [{"state": state, "lastState": {"terminated": terminated}, "restartCount": restarts}]}
 
 
+NOW = "2026-01-02T03:04:05Z"
 UNSCHEDULABLE = {
     "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}]
 }
@@ -69,18 +74,18 @@ CASES: list[tuple[dict[str, Any], str, str | None, bool, str]] = [
 def test_the_reason_a_user_sees(
     status: dict[str, Any], mount_error: str, reason: str | None, stalls: bool, text: str
 ) -> None:
-    found = pod_problem([pod(status, mount_error)])
+    found = pod_problem([pod(status, mount_error)], NOW)
     assert (found.reason if found else None) == reason
     if found:
-        assert found.stalls is stalls
+        assert (found.severity is Severity.STALLED) is stalls
         assert text in found.message
 
 
 def test_what_stalls_goes_before_what_may_pass() -> None:
-    found = pod_problem([pod(UNSCHEDULABLE), pod(waiting("ErrImagePull", "x"))])
+    found = pod_problem([pod(UNSCHEDULABLE), pod(waiting("ErrImagePull", "x"))], NOW)
     assert found is not None
     assert found.reason == "ImageUnavailable"
 
 
 def test_a_pod_that_is_leaving_is_no_trouble() -> None:
-    assert pod_problem([pod(waiting("ErrImagePull"), deletionTimestamp="now")]) is None
+    assert pod_problem([pod(waiting("ErrImagePull"), deletionTimestamp="now")], NOW) is None

@@ -1,7 +1,4 @@
-"""``status`` of an InferenceService: what the operator reports. No field that nothing writes.
-
-Imports pydantic and the rest of ``api`` only.
-"""
+"""``status`` of an InferenceService: what the operator reports. No field that nothing writes."""
 
 from __future__ import annotations
 
@@ -53,7 +50,12 @@ class RoleStatus(ApiModel):
     desired: int = Field(ge=0, description="Replicas that are desired.")
     ready: int = Field(ge=0, description="Replicas that are ready.")
     pending: int = Field(ge=0, description="Replicas that cannot be scheduled or are starting.")
-    revision: str = Field(description="Revision of the pool's pods.")
+    revision: str = Field(description="Revision that the spec asks for.")
+    observed_revision: str | None = Field(
+        default=None,
+        description="Revision that serves now: the newest whose replicas were all ready. During a rollout that is the "
+        "old one, until all replicas of the new one are ready. Absent before the first.",
+    )
     summary: str = Field(description="Ready and desired replicas in one text, such as 1/2.")
     reason: str | None = Field(default=None, description="Why the pool has this size, in one word.")
 

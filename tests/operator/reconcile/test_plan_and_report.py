@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.operator.conftest import MakeContext
 from tests.operator.reconcile.managed_fields import fields_of
 
 from phasewise_operator.api.status import ConditionStatus
 from phasewise_operator.kinds import Manifest
 from phasewise_operator.observed import Ended, Failure, Observed, PodView, Workload
-from phasewise_operator.reconcile import report
-from phasewise_operator.reconcile.plan import Plan, make_plan, repair_plan
-from phasewise_operator.reconcile.report import ConditionUpdate
-from phasewise_operator.reconcile.status import conditions, news, status_of
+from phasewise_operator.reconcile import report as report_module
+from phasewise_operator.reconcile.conditions import ConditionUpdate, Reason, conditions
+from phasewise_operator.reconcile.events import changed_conditions
+from phasewise_operator.reconcile.plan import Changes, Plan, make_plan, repair_changes
+from phasewise_operator.reconcile.status import status_of
 from phasewise_operator.render.context import Context
-from phasewise_operator.scaling.types import Recommendation, SizeDecision
+from phasewise_operator.scaling.types import NO_RECOMMENDATION, Recommendation, SizeDecision
 from phasewise_runtime import contract
 
-MakeContext = Callable[..., Context]
 NOW = "2026-01-02T03:04:05Z"
 
 
@@ -63,19 +63,29 @@ def desired(deployment: Manifest) -> str | None:
     return deployment["metadata"]["annotations"].get(contract.ANNOTATION_DESIRED)
 
 
+def report(
+    ctx: Context,
+    plan: Plan,
+    now: Observed,
+    failures: list[Failure],
+    recommendation: Recommendation = NO_RECOMMENDATION,
+) -> list[ConditionUpdate]:
+    return report_module.report(ctx, plan, now, report_module.role_views(ctx, plan, now, NOW), failures, recommendation)
+
+
 def by_type(updates: list[ConditionUpdate]) -> dict[str, tuple[str, str]]:
     return {v.type: (v.status.value, v.reason) for v in updates}
 
 
 def test_a_new_service_writes_every_child_what_pods_need_before_pods(make_context: MakeContext) -> None:
     plan = make_plan(make_context(), Observed())
-    kinds = [m["kind"] for m in plan.write]
+    kinds = [m["kind"] for m in plan.changes.write]
     assert sorted(set(kinds)) == sorted(
         ["ServiceAccount", "Role", "RoleBinding", "Service", "Deployment", "PodDisruptionBudget"]
     )
     assert kinds[0] == "ServiceAccount"
-    assert plan.remove == ()
-    updates = by_type(report.report(make_context(), plan, Observed(), []))
+    assert plan.changes.remove == ()
+    updates = by_type(report(make_context(), plan, Observed(), []))
     assert updates["Ready"] == ("False", "ReplicasStarting")
     assert updates["Reconciling"] == ("True", "Progressing")
     assert updates["Stalled"][0] == "False"
@@ -86,8 +96,8 @@ def test_nothing_is_written_where_nothing_differs(make_context: MakeContext) -> 
     ctx = make_context()
     first = make_plan(ctx, Observed())
     again = make_plan(ctx, observed(first, ready=2))
-    assert (again.write, again.remove) == ((), ())
-    updates = by_type(report.report(ctx, again, observed(first, ready=2), []))
+    assert (again.changes.write, again.changes.remove) == ((), ())
+    updates = by_type(report(ctx, again, observed(first, ready=2), []))
     assert {updates[t][0] for t in ("Ready", "PrefillReady", "DecodeReady", "RouterReady", "ModelReady")} == {"True"}
     assert updates["Reconciling"] == ("False", "Reconciled")
 
@@ -97,22 +107,22 @@ def test_a_changed_engine_comes_up_beside_the_old_which_then_goes(make_context: 
     running = observed(old, ready=2)
     ctx = make_context(engine={"image": "vllm/vllm-openai:v0.33.0"})
     rolling = make_plan(ctx, running)
-    assert rolling.remove == ()
-    told = [(m["metadata"]["labels"][contract.LABEL_ROLE], desired(m)) for m in rolling.write]
+    assert rolling.changes.remove == ()
+    told = [(m["metadata"]["labels"][contract.LABEL_ROLE], desired(m)) for m in rolling.changes.write]
     assert told == [("prefill", "1"), ("decode", "1"), ("decode", None), ("prefill", None)], "one tells a pool's size"
-    updates = by_type(report.report(ctx, rolling, running, []))
+    updates = by_type(report(ctx, rolling, running, []))
     assert updates["Reconciling"] == ("True", "RollingOut")
     assert updates["Ready"][0] == "True", "the old pair goes on serving"
     both = observed(rolling, ready=2)
     done = make_plan(ctx, both)
-    assert {m["metadata"]["labels"][contract.LABEL_ROLE] for m in done.remove} == {"prefill", "decode"}
+    assert {m["metadata"]["labels"][contract.LABEL_ROLE] for m in done.changes.remove} == {"prefill", "decode"}
 
 
 def test_leaving_prefill_out_removes_its_children(make_context: MakeContext) -> None:
     running = observed(make_plan(make_context(), Observed()), ready=2)
     ctx = make_context(prefill=None)
     together = make_plan(ctx, observed(make_plan(ctx, running), ready=2))
-    names = {(m["kind"], m["metadata"]["labels"][contract.LABEL_ROLE]) for m in make_plan(ctx, running).remove}
+    names = {(m["kind"], m["metadata"]["labels"][contract.LABEL_ROLE]) for m in make_plan(ctx, running).changes.remove}
     assert ("PodDisruptionBudget", "prefill") in names
     assert all(e.role == "decode" for e in together.engines)
 
@@ -123,7 +133,7 @@ def test_a_child_that_lost_a_field_is_written_again_and_nothing_else(make_contex
     service = now.children["Service", "chat"]
     del service["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"]["f:selector"]
     plan = make_plan(ctx, now)
-    assert [(m["kind"], m["metadata"]["name"]) for m in plan.write] == [("Service", "chat")]
+    assert [(m["kind"], m["metadata"]["name"]) for m in plan.changes.write] == [("Service", "chat")]
 
 
 def test_routers_are_replaced_when_their_account_was_made_anew_and_only_then(make_context: MakeContext) -> None:
@@ -132,12 +142,12 @@ def test_routers_are_replaced_when_their_account_was_made_anew_and_only_then(mak
     now = observed(make_plan(ctx, Observed()), ready=2)
     account = now.children["ServiceAccount", "chat-router"]["metadata"]
     account.update(uid="uid-2", creationTimestamp="2026-01-01T00:05:00Z")
-    (router,) = make_plan(ctx, now).write
+    (router,) = make_plan(ctx, now).changes.write
     assert router["spec"]["template"]["metadata"]["annotations"] == {contract.ANNOTATION_ACCOUNT: "uid-2"}
     after = observed(make_plan(ctx, now), ready=2)
     after.children["ServiceAccount", "chat-router"]["metadata"].update(account)
-    assert make_plan(ctx, after).write == ()
-    assert repair_plan(ctx, after) == (), "a spec that cannot be rendered does not replace them once more"
+    assert make_plan(ctx, after).changes.write == ()
+    assert repair_changes(ctx, after) == Changes(), "a spec that cannot be rendered does not replace them once more"
 
 
 def test_the_reason_of_a_pod_goes_up_to_ready(make_context: MakeContext) -> None:
@@ -147,7 +157,7 @@ def test_the_reason_of_a_pod_goes_up_to_ready(make_context: MakeContext) -> None
     bad = PodView(
         "p", "decode", decode.revision, ready=False, deleting=False, ended=Ended(78, "Error", "spec.model.uri: gone")
     )
-    updates = report.report(ctx, plan, observed(plan, pods=[bad]), [])
+    updates = report(ctx, plan, observed(plan, pods=[bad]), [])
     told = by_type(updates)
     assert told["DecodeReady"] == ("False", "ModelUnavailable")
     assert told["ModelReady"] == ("False", "ModelUnavailable")
@@ -168,7 +178,7 @@ def test_the_reason_of_a_pod_goes_up_to_ready(make_context: MakeContext) -> None
 def test_a_child_that_cannot_be_written_is_told(failure: Failure, stalled: str, make_context: MakeContext) -> None:
     ctx = make_context()
     plan = make_plan(ctx, Observed())
-    told = by_type(report.report(ctx, plan, Observed(), [failure]))
+    told = by_type(report(ctx, plan, Observed(), [failure]))
     assert told["Stalled"][0] == stalled
     if stalled == "True":
         assert told["Ready"] == ("False", failure.reason)
@@ -191,7 +201,7 @@ def test_kv_transfer_is_ready_on_evidence_alone(
 ) -> None:
     ctx = make_context(prefill={"replicas": {"min": 2, "max": 2}})
     plan = make_plan(ctx, Observed())
-    told = by_type(report.report(ctx, plan, observed(plan, ready=2), [], recommendation))
+    told = by_type(report(ctx, plan, observed(plan, ready=2), [], recommendation))
     assert told["KVTransferReady"] == (status, reason)
     assert told["Ready"][0] == ready
 
@@ -202,7 +212,7 @@ def test_a_pool_that_grows_stays_ready(make_context: MakeContext) -> None:
         {"prefill": SizeDecision(3, "PrefillLoad", "more"), "decode": SizeDecision(1, "WithinTargets", "well")}
     )
     plan = make_plan(ctx, Observed(), grown)
-    told = report.report(ctx, plan, observed(plan, ready=1), [], grown)
+    told = report(ctx, plan, observed(plan, ready=1), [], grown)
     assert by_type(told)["Ready"][0] == "True"
     assert by_type(told)["Reconciling"][0] == "False"
     assert next(v.message for v in told if v.type == "PrefillReady") == "1 of 3 replicas are ready"
@@ -212,13 +222,13 @@ def test_pools_that_cannot_read_each_others_kv_are_said(make_context: MakeContex
     other = {"spec": {"containers": [{"name": "engine", "image": "other:1"}]}}
     ctx = make_context(prefill={"template": other})
     plan = make_plan(ctx, Observed())
-    assert by_type(report.report(ctx, plan, observed(plan, ready=2), []))["KVTransferReady"][1] == "FingerprintsDiffer"
+    assert by_type(report(ctx, plan, observed(plan, ready=2), []))["KVTransferReady"][1] == "FingerprintsDiffer"
 
 
 def test_without_a_prefill_pool_there_is_no_kv_condition(make_context: MakeContext) -> None:
     ctx = make_context(prefill=None)
     plan = make_plan(ctx, Observed())
-    assert "KVTransferReady" not in by_type(report.report(ctx, plan, Observed(), []))
+    assert "KVTransferReady" not in by_type(report(ctx, plan, Observed(), []))
 
 
 def test_paused_and_zero_are_said(make_context: MakeContext) -> None:
@@ -226,7 +236,7 @@ def test_paused_and_zero_are_said(make_context: MakeContext) -> None:
         paused=True, prefill={"replicas": {"min": 0, "max": 1}}, decode={"replicas": {"min": 0, "max": 1}}
     )
     plan = make_plan(ctx, Observed())
-    told = by_type(report.report(ctx, plan, Observed(), []))
+    told = by_type(report(ctx, plan, Observed(), []))
     assert told["Reconciling"] == ("False", "Paused")
     assert told["DecodeReady"] == ("False", "ScaledToZero")
 
@@ -238,13 +248,15 @@ def test_pods_that_may_not_be_created_are_told(make_context: MakeContext) -> Non
     for (kind, _), live in now.children.items():
         if kind == "Deployment":
             live["status"]["conditions"] = [{"type": "ReplicaFailure", "status": "True", "message": "quota exceeded"}]
-    told = by_type(report.report(ctx, plan, now, []))
+    told = by_type(report(ctx, plan, now, []))
     assert told["Stalled"] == ("True", "PodsRefused")
 
 
 def status(ctx: Context, now: Observed, before: Manifest, at: str = NOW) -> Manifest:
     plan = make_plan(ctx, now)
-    return status_of(ctx, plan, now, report.report(ctx, plan, now, []), Recommendation(), 3, before, at)
+    live = {"metadata": {"generation": 3}, "status": before}
+    views = report_module.role_views(ctx, plan, now, at)
+    return status_of(ctx, plan, now, views, report(ctx, plan, now, []), Recommendation(), live, at)
 
 
 def test_a_status_says_the_same_until_something_changes(make_context: MakeContext) -> None:
@@ -265,14 +277,14 @@ def test_a_status_says_the_same_until_something_changes(make_context: MakeContex
 def test_events_are_told_once(make_context: MakeContext) -> None:
     ctx = make_context()
     plan = make_plan(ctx, Observed())
-    updates = report.report(ctx, plan, Observed(), [])
-    assert [(v.type, v.status) for v in news(updates, {})] == [("Ready", ConditionStatus.FALSE)]
+    updates = report(ctx, plan, Observed(), [])
+    assert [(v.type, v.status) for v in changed_conditions(updates, {})] == [("Ready", ConditionStatus.FALSE)]
     before = {"conditions": [c.to_json() for c in conditions(updates, 1, {}, NOW)]}
-    assert news(updates, before) == []
+    assert changed_conditions(updates, before) == []
 
 
 def test_an_unreadable_spec_is_stalled() -> None:
-    told = by_type(report.refused("InvalidSpec", "spec.decode: leave it out"))
+    told = by_type(report_module.refused(Reason.INVALID_SPEC, "spec.decode: leave it out"))
     assert told == {
         "Ready": ("False", "InvalidSpec"),
         "Reconciling": ("False", "InvalidSpec"),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.operator.conftest import MakeContext
 
 from phasewise_operator.kinds import Manifest
 from phasewise_operator.observed import Observed, PodView
@@ -14,7 +14,6 @@ from phasewise_operator.reconcile.deletion_cost import cheapest_pods, deletion_c
 from phasewise_operator.reconcile.plan import make_plan
 from phasewise_operator.reconcile.report import scaling_conditions
 from phasewise_operator.reconcile.sizes import pool_sizes
-from phasewise_operator.render.context import Context
 from phasewise_operator.scaling.pools import pools_of
 from phasewise_operator.scaling.types import (
     NO_RECOMMENDATION,
@@ -27,7 +26,6 @@ from phasewise_operator.scaling.types import (
 )
 from phasewise_runtime import contract
 
-MakeContext = Callable[..., Context]
 ONE_TO_FOUR = {"replicas": {"min": 1, "max": 4}}
 
 
@@ -112,16 +110,19 @@ def test_who_sizes_a_pool(
 def test_an_external_pool_gets_a_scaler_once_and_its_replicas_never_become_ours(make_context: MakeContext) -> None:
     ctx = make_context(prefill=ONE_TO_FOUR, decode=ONE_TO_FOUR, scaling={"mode": "External"})
     first = make_plan(ctx, seen(deployment("prefill", 3, "3")))
-    assert {m["metadata"]["name"]: m["spec"]["replicas"] for m in first.create} == {"chat-prefill": 3, "chat-decode": 1}
+    assert {m["metadata"]["name"]: m["spec"]["replicas"] for m in first.changes.create} == {
+        "chat-prefill": 3,
+        "chat-decode": 1,
+    }
     there = make_plan(ctx, seen(scaler("prefill", 2), scaler("decode", 2)))
-    assert there.create == ()
-    applied = [m for m in there.write if m["kind"] == "PoolScaler"]
+    assert there.changes.create == ()
+    applied = [m for m in there.changes.write if m["kind"] == "PoolScaler"]
     assert [m["spec"] for m in applied] == [{"serviceRef": {"name": "chat"}, "role": r} for r in ("prefill", "decode")]
 
 
 def test_a_scaler_goes_when_the_mode_is_another(make_context: MakeContext) -> None:
     plan = make_plan(make_context(), seen(scaler("prefill", 2)))
-    assert [m["kind"] for m in plan.remove] == ["PoolScaler"]
+    assert [m["kind"] for m in plan.changes.remove] == ["PoolScaler"]
 
 
 def test_a_pool_counts_what_is_beyond_it(make_context: MakeContext) -> None:

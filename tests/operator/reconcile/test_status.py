@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.operator.conftest import MakeContext
 
 from phasewise_operator.kinds import Manifest
 from phasewise_operator.observed import Observed
-from phasewise_operator.reconcile import report
-from phasewise_operator.reconcile.events import decision_event
+from phasewise_operator.reconcile.conditions import ConditionUpdate
+from phasewise_operator.reconcile.events import changed_conditions, decision_event, fresh_decisions
 from phasewise_operator.reconcile.plan import make_plan
-from phasewise_operator.reconcile.status import fresh_decisions, news, should_write, status_of
+from phasewise_operator.reconcile.report import report, role_views
+from phasewise_operator.reconcile.status import should_write, status_of
 from phasewise_operator.render.context import Context
 from phasewise_operator.scaling.types import Coverage, Latency, Recommendation, Signals, SizeDecision
 
-MakeContext = Callable[..., Context]
 NOW, LATER = "2026-01-02T03:04:05Z", "2026-01-02T03:04:35Z"
 POOL = {"replicas": {"min": 1, "max": 4}}
 
@@ -34,9 +34,15 @@ def recommendation(
     return Recommendation(decisions, signals)
 
 
-def status(ctx: Context, given: Recommendation, before: Manifest, now: str = NOW) -> Manifest:
+def updates_of(ctx: Context, given: Recommendation) -> list[ConditionUpdate]:
     plan = make_plan(ctx, Observed(), given)
-    return status_of(ctx, plan, Observed(), report.report(ctx, plan, Observed(), [], given), given, 1, before, now)
+    return report(ctx, plan, Observed(), role_views(ctx, plan, Observed(), NOW), [], given)
+
+
+def status(ctx: Context, given: Recommendation, before: Manifest, now: str = NOW) -> Manifest:
+    plan, live = make_plan(ctx, Observed(), given), {"metadata": {"generation": 1}, "status": before}
+    views = role_views(ctx, plan, Observed(), now)
+    return status_of(ctx, plan, Observed(), views, updates_of(ctx, given), given, live, now)
 
 
 @pytest.fixture
@@ -94,8 +100,7 @@ def test_what_was_known_of_scaling_holds_while_a_new_operator_begins_to_look(ctx
     before = status(ctx, recommendation(), {})
     after = status(ctx, Recommendation(), before, LATER)
     assert after["conditions"] == before["conditions"]
-    plan = make_plan(ctx, Observed())
-    assert news(report.report(ctx, plan, Observed(), []), before) == []
+    assert changed_conditions(updates_of(ctx, Recommendation()), before) == []
 
 
 def test_a_bound_that_comes_and_goes_with_the_load_is_written_now_and_then(ctx: Context) -> None:
@@ -154,9 +159,8 @@ def test_scaling_has_its_conditions(
 
 def test_that_scaling_stopped_is_told_and_that_it_began_is_not(ctx: Context) -> None:
     def told(given: Recommendation, before: Manifest) -> list[str]:
-        plan = make_plan(ctx, Observed(), given)
-        found = news(report.report(ctx, plan, Observed(), [], given), before)
-        return [v.reason for v in found if v.type.startswith("Scaling")]
+        changed = changed_conditions(updates_of(ctx, given), before)
+        return [v.reason for v in changed if v.type.startswith("Scaling")]
 
     first = status(ctx, recommendation(), {})
     assert told(recommendation(), {}) == []

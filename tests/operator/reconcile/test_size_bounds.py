@@ -9,7 +9,7 @@ import pytest
 from tests.operator.reconcile.fake_api import KEY, Api, Apply, Loop, one_pass
 
 from phasewise_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE
-from phasewise_operator.reconcile.controller import Controller
+from phasewise_operator.reconcile.worker import Worker
 from phasewise_operator.scaling.types import NO_RECOMMENDATION, Recommendation, SizeDecision
 
 GPU: dict[str, Any] = {"accelerator": {}}
@@ -19,25 +19,25 @@ def replicas(low: int, high: int) -> dict[str, Any]:
     return {"replicas": {"min": low, "max": high}}
 
 
-def says(controller: Controller, size: int, generation: int, reason: str = "DecodeLoad", known: bool = True) -> None:
+def says(worker: Worker, size: int, generation: int, reason: str = "DecodeLoad", known: bool = True) -> None:
     decision = SizeDecision(size, reason, "so many streams", known=known)
-    cast("Loop", controller.recommender).says = Recommendation({"decode": decision}, generation=generation)
+    cast("Loop", worker.reconciler.recommender).says = Recommendation({"decode": decision}, generation=generation)
 
 
 def told(api: Api) -> list[dict[str, Any]]:
     return api.objects["InferenceService", "chat"]["status"]["scaling"]["decisions"]
 
 
-async def look(controller: Controller) -> None:
-    controller.queue.add(KEY)
-    assert await one_pass(controller)
+async def look(worker: Worker) -> None:
+    worker.queue.add(KEY)
+    assert await one_pass(worker)
 
 
-async def running(controller: Controller, user_applies: Apply, size: int, **spec: Any) -> None:
+async def running(worker: Worker, user_applies: Apply, size: int, **spec: Any) -> None:
     user_applies(decode={**replicas(1, 8), **spec})
-    await one_pass(controller)
-    says(controller, size, 1)
-    await look(controller)
+    await one_pass(worker)
+    says(worker, size, 1)
+    await look(worker)
 
 
 @pytest.mark.parametrize(
@@ -56,56 +56,56 @@ async def test_a_changed_bound_is_told_as_that(
     changed: dict[str, Any],
     expected: tuple[int, int, str],
     api: Api,
-    controller: Controller,
+    worker: Worker,
     user_applies: Apply,
 ) -> None:
     gpu = "accelerator" in changed
-    await running(controller, user_applies, size, **(GPU if gpu else {}))
+    await running(worker, user_applies, size, **(GPU if gpu else {}))
     user_applies(generation=2, decode=changed, **({"scaling": {"gpuBudget": 2}} if gpu else {}))
     if held:
-        says(controller, expected[1], 2, "NoRouter", known=False)
-    await one_pass(controller)
+        says(worker, expected[1], 2, "NoRouter", known=False)
+    await one_pass(worker)
     newest = told(api)[0]
     assert (newest["from"], newest["to"], newest["message"]) == expected
     assert newest["reason"] == "Bounds"
     assert api.writes.count("Event Bounds") == 1
-    await look(controller)
+    await look(worker)
     assert told(api)[0] == newest, "told once"
 
 
 async def test_what_was_carried_out_before_a_restart_is_told_as_that(
-    api: Api, controller: Controller, user_applies: Apply
+    api: Api, worker: Worker, user_applies: Apply
 ) -> None:
-    await running(controller, user_applies, 1)
+    await running(worker, user_applies, 1)
     before = copy.deepcopy(api.objects["InferenceService", "chat"]["status"])
-    says(controller, 3, 1)
-    await look(controller)
+    says(worker, 3, 1)
+    await look(worker)
     live = api.objects["InferenceService", "chat"]
     live["status"] = before  # the operator ended before it wrote the new one
     live["metadata"]["resourceVersion"] = "1000"
-    controller.store.put(INFERENCE_SERVICE, copy.deepcopy(live))
-    cast("Loop", controller.recommender).says = NO_RECOMMENDATION
-    await look(controller)
+    worker.reconciler.store.put(INFERENCE_SERVICE, copy.deepcopy(live))
+    cast("Loop", worker.reconciler.recommender).says = NO_RECOMMENDATION
+    await look(worker)
     assert [(d["from"], d["to"], d["reason"]) for d in told(api)] == [(1, 3, "Resumed")]
 
 
 async def test_a_held_size_is_what_runs_now_and_not_what_ran_when_the_loop_looked(
-    api: Api, controller: Controller, user_applies: Apply
+    api: Api, worker: Worker, user_applies: Apply
 ) -> None:
-    await running(controller, user_applies, 3)
-    says(controller, 2, 1, "Unreadable", known=False)
-    await look(controller)
+    await running(worker, user_applies, 3)
+    says(worker, 2, 1, "Unreadable", known=False)
+    await look(worker)
     assert api.objects["InferenceService", "chat"]["status"]["decode"]["desired"] == 3
 
 
 async def test_a_pool_whose_deployments_were_deleted_begins_anew_and_says_so(
-    api: Api, controller: Controller, user_applies: Apply
+    api: Api, worker: Worker, user_applies: Apply
 ) -> None:
-    await running(controller, user_applies, 3)
+    await running(worker, user_applies, 3)
     for ref in [ref for ref in api.objects if ref[0] == "Deployment" and "decode" in ref[1]]:
-        controller.store.drop(DEPLOYMENT, api.objects.pop(ref))
-    cast("Loop", controller.recommender).says = NO_RECOMMENDATION
-    await look(controller)
+        worker.reconciler.store.drop(DEPLOYMENT, api.objects.pop(ref))
+    cast("Loop", worker.reconciler.recommender).says = NO_RECOMMENDATION
+    await look(worker)
     newest = told(api)[0]
     assert (newest["from"], newest["to"], newest["reason"]) == (3, 1, "Bounds")
     assert newest["message"] == "nothing runs: decode.replicas.min is 1"
