@@ -50,7 +50,7 @@ async def _write(kube: Kube, store: Store, intent: Manifest, observed: Observed,
             await _get_ours(kube, intent, uid)
         store.put(kind, await kube.apply(intent))
     except KubeError as error:
-        return _failure(intent, Reason.APPLY_REFUSED if error.invalid else Reason.APPLY_FAILED, error)
+        return _failure(intent, Reason.APPLY_REFUSED if error.invalid else "ApplyFailed", error)
     except NameConflictError as error:
         return Failure(kind.name, name, Reason.NAME_CONFLICT, str(error), refused=False)
     log.info("applied %s %s/%s", kind.name, intent["metadata"]["namespace"], name)
@@ -87,7 +87,7 @@ async def _remove(kube: Kube, live: Manifest) -> None:
     log.info("deleted %s %s/%s", kind.name, meta["namespace"], meta["name"])
 
 
-def _failure(intent: Manifest, reason: Reason, error: KubeError) -> Failure:
+def _failure(intent: Manifest, reason: str, error: KubeError) -> Failure:
     return Failure(intent["kind"], intent["metadata"]["name"], reason, str(error), error.invalid)
 
 

@@ -55,7 +55,6 @@ class Reason(StrEnum):
     INTERNAL_ERROR = "InternalError"
     NAME_CONFLICT = "NameConflict"
     APPLY_REFUSED = "ApplyRefused"
-    APPLY_FAILED = "ApplyFailed"
     CREATE_FAILED = "CreateFailed"
 
 
@@ -64,7 +63,7 @@ class Severity(StrEnum):
 
     NORMAL = "passes by itself"
     WARNING = "is tried again"
-    STALLED = "waits for somebody to act"
+    STALLED = "stalls until somebody acts"
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ CONDITIONS: Final = (
     ConditionRow(
         (READY,),
         "all pools and the router are ready, and KV transfer has not failed",
-        "the first condition below that is False, with its reason; if the service is Stalled, that reason",
+        "a pool or the router is not ready, or KV transfer has failed: the first of their reasons, or that of `Stalled`",
         "",
         (Reason.SERVING, Reason.INVALID_SPEC, Reason.INTERNAL_ERROR),
     ),

@@ -42,7 +42,7 @@ class Check:
     message: Callable[[PodView, str], str | None]
     """Of a pod that is not ready, and the time now (RFC 3339, UTC); None: the check does not apply."""
     stalls_when_repeated: bool = False
-    """STALLED after the second restart: the kubelet makes the first at once, and it is often all that was needed."""
+    """STALLED from the second restart on: the kubelet makes the first at once, and it is often all that was needed."""
     condition: str = ""
     rollout_hint: str = ""
 
@@ -178,6 +178,6 @@ def problems_table() -> str:
     """CHECKS as the Markdown table of docs/architecture.md."""
     lines = ["| what the pod shows | reason | what follows |", "|---|---|---|"]
     for check in CHECKS:
-        repeated = f"; after the second restart {Severity.STALLED}" if check.stalls_when_repeated else ""
+        repeated = f"; from the second restart on it {Severity.STALLED}" if check.stalls_when_repeated else ""
         lines.append(f"| {check.shows} | `{check.reason}` | {check.severity}{repeated} |")
     return "\n".join(lines) + "\n"

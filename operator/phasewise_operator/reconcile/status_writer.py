@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from phasewise_operator.kinds import EVENT, INFERENCE_SERVICE, POOL_SCALER, Manifest
@@ -29,6 +29,7 @@ class EventRecorder:
     kube: Kube
     event_times: dict[tuple[Key, str, str], float] = field(default_factory=dict[tuple[Key, str, str], float])
     """When an Event of a condition that follows the load was last recorded, by service, condition and reason."""
+    clock: Callable[[], float] = time.monotonic
 
     def forget(self, key: Key) -> None:
         for ref in [ref for ref in self.event_times if ref[0] == key]:
@@ -51,7 +52,7 @@ class EventRecorder:
     def _is_due(self, key: Key, update: ConditionUpdate) -> bool:
         if update.type not in LIVE_CONDITIONS:
             return True
-        ref, now = (key, update.type, update.reason), time.monotonic()
+        ref, now = (key, update.type, update.reason), self.clock()
         due = now - self.event_times.get(ref, -math.inf) >= EVENT_SECONDS
         if due:
             self.event_times[ref] = now
@@ -65,6 +66,7 @@ class StatusWriter:
     recorder: EventRecorder
     last_write: dict[Key, float] = field(default_factory=dict[Key, float])
     """When each service's status was written: one that differs in measured figures alone is written now and then."""
+    clock: Callable[[], float] = time.monotonic
 
     def forget(self, key: Key) -> None:
         self.last_write.pop(key, None)
@@ -76,7 +78,7 @@ class StatusWriter:
         """Returns after how many seconds a status that is held back now is due; None: nothing is held back."""
         before, meta = live.get("status", {}), live["metadata"]
         key = (meta["namespace"], meta["name"])
-        since = time.monotonic() - self.last_write.get(key, -math.inf)
+        since = self.clock() - self.last_write.get(key, -math.inf)
         if not should_write(before, status, since):
             return FIGURES_SECONDS - since + 0.1 if status != before and since < FIGURES_SECONDS else None
         identity = {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]}
@@ -87,7 +89,7 @@ class StatusWriter:
             if not error.gone_or_conflict:  # deleted, or deleted and made again: the watch brings another pass
                 raise
             return None
-        self.last_write[key] = time.monotonic()
+        self.last_write[key] = self.clock()
         await self.recorder.record(live, before, status, updates, now)
         return None
 
