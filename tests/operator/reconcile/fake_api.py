@@ -33,6 +33,7 @@ class Api:
     def __init__(self) -> None:
         self.objects: dict[Ref, Manifest] = {}
         self.lists: dict[str, list[Manifest]] = {}
+        self.queries: list[tuple[str, dict[str, str]]] = []
         self.faults: dict[str, Exception] = {}
         self.writes: list[str] = []
         self.applied: list[Manifest] = []
@@ -42,6 +43,7 @@ class Api:
         return copy.deepcopy(self.objects.get((kind.name, name)))
 
     async def list(self, kind: Kind, namespace: str | None, **query: str) -> Listing:
+        self.queries.append((kind.name, query))
         if f"list {kind.name}" in self.faults:
             raise self.faults[f"list {kind.name}"]
         return Listing(copy.deepcopy(self.lists.get(kind.name, [])), self.version)
