@@ -82,7 +82,6 @@ def make_registry(feed: Feed) -> kopf.OperatorRegistry:
 def configure_kopf(settings: kopf.OperatorSettings) -> None:
     settings.posting.enabled = False
     settings.scanning.disabled = True
-    settings.batching.batch_window = 0.01
     settings.watching.chunk_size = 500
     settings.watching.connect_timeout = 5
     for kind in WATCHED_KINDS:
