@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
 from phasewise_operator.observed import PodEvent, PodView
+from phasewise_operator.reconcile import pod_problems
 from phasewise_operator.reconcile.conditions import Severity
-from phasewise_operator.reconcile.pod_problems import pod_problem
+from phasewise_operator.reconcile.pod_problems import CHECKS, Check, pod_problem
 from phasewise_runtime import contract
 
 
@@ -89,3 +92,18 @@ def test_what_stalls_goes_before_what_may_pass() -> None:
 
 def test_a_pod_that_is_leaving_is_no_trouble() -> None:
     assert pod_problem([pod(waiting("ErrImagePull"), deletionTimestamp="now")], NOW) is None
+
+
+def test_a_check_is_one_row_that_sees_events_and_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pulls_slowly(pod: PodView, now: str) -> str | None:
+        pull = next((e for e in pod.events if e.reason == "Pulling"), None)
+        slow = pull and datetime.fromisoformat(now) - datetime.fromisoformat(pull.first_seen) > timedelta(minutes=10)
+        return f"pod {pod.name}: its image is pulled for more than 10 min" if slow else None
+
+    check = Check("its image is pulled slowly", "ImagePullSlow", Severity.NORMAL, pulls_slowly, condition="ModelReady")
+    monkeypatch.setattr(pod_problems, "CHECKS", (*CHECKS, check))
+    pulling = dataclasses.replace(pod(waiting("ContainerCreating")), events=(PodEvent("Pulling", "", NOW, NOW),))
+    assert pod_problem([pulling], "2026-01-02T03:14:05Z") is None
+    found = pod_problem([pulling], "2026-01-02T03:14:06Z")
+    assert found is not None
+    assert (found.reason, found.severity, found.condition) == ("ImagePullSlow", Severity.NORMAL, "ModelReady")

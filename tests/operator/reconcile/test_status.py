@@ -8,15 +8,17 @@ from typing import Any
 import pytest
 from tests.operator.conftest import MakeContext
 
+from phasewise_operator.api.status import ConditionStatus
 from phasewise_operator.kinds import Manifest
 from phasewise_operator.observed import Observed
-from phasewise_operator.reconcile.conditions import ConditionUpdate
-from phasewise_operator.reconcile.events import changed_conditions, decision_event, fresh_decisions
+from phasewise_operator.reconcile.conditions import ConditionUpdate, Severity
+from phasewise_operator.reconcile.events import changed_conditions, condition_event, decision_event, fresh_decisions
 from phasewise_operator.reconcile.plan import make_plan
 from phasewise_operator.reconcile.report import report, role_views
-from phasewise_operator.reconcile.status import should_write, status_of
+from phasewise_operator.reconcile.status import observed_revision, should_write, status_of
 from phasewise_operator.render.context import Context
 from phasewise_operator.scaling.types import Coverage, Latency, Recommendation, Signals, SizeDecision
+from phasewise_runtime import contract
 
 NOW, LATER = "2026-01-02T03:04:05Z", "2026-01-02T03:04:35Z"
 POOL = {"replicas": {"min": 1, "max": 4}}
@@ -166,3 +168,133 @@ def test_that_scaling_stopped_is_told_and_that_it_began_is_not(ctx: Context) -> 
     assert told(recommendation(), {}) == []
     assert told(recommendation(reason="Unreadable", known=False), first) == ["Unreadable"]
     assert told(recommendation(limit="AtMaximum"), first) == ["AtMaximum"]
+
+
+NO_MAXIMUM = [
+    (
+        {},
+        {},
+        "False",
+        "prefill.replicas.max is not set, so prefill keeps replicas.min 1: set max to let it scale",
+        "decode.",
+    ),
+    (
+        {"replicas": {"min": 2, "max": 2}},
+        {},
+        "False",
+        "prefill.replicas.max is 2, so prefill keeps replicas.min 2",
+        "decode.",
+    ),
+    ({}, POOL, "True", "prefill.replicas.max is not set", ""),
+    (POOL, {}, "True", "decode.replicas.max is not set", ""),
+]
+
+
+@pytest.mark.parametrize(("prefill", "decode", "active", "text", "also"), NO_MAXIMUM)
+def test_a_pool_that_auto_cannot_scale_is_named(
+    prefill: dict[str, Any],
+    decode: dict[str, Any],
+    active: str,
+    text: str,
+    also: str,
+    make_context: MakeContext,
+) -> None:
+    ctx = make_context(prefill=prefill, decode=decode)
+    update = next(u for u in updates_of(ctx, recommendation()) if u.type == "ScalingActive")
+    assert (update.status.value, update.reason) == (active, "NoMaximum" if active == "False" else "Measured")
+    assert text in update.message
+    assert also in update.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"scaling": {"mode": "Manual"}}, "Manual"),
+        ({"scaling": {"mode": "External"}}, "External"),
+        ({"paused": True}, "Paused"),
+    ],
+)
+def test_that_no_pool_can_scale_is_said_only_where_auto_would(
+    changes: dict[str, Any], reason: str, make_context: MakeContext
+) -> None:
+    updates = updates_of(make_context(**changes), recommendation())
+    assert next(u.reason for u in updates if u.type == "ScalingActive") == reason
+
+
+def test_pools_that_cannot_scale_are_said_before_anything_was_measured(make_context: MakeContext) -> None:
+    first = status(make_context(), Recommendation(), {})
+    assert {c["type"]: c["reason"] for c in first["conditions"]}["ScalingActive"] == "NoMaximum"
+
+
+def test_a_bound_of_pools_that_cannot_scale_follows_the_load_too(make_context: MakeContext) -> None:
+    ctx = make_context()
+    before = status(ctx, recommendation(), {})
+    limited = status(ctx, recommendation(limit="AtMaximum"), before, LATER)
+    assert should_write(before, limited, 10) is False
+
+
+def workload(revision: str, replicas: int, ready: int, created: int) -> Manifest:
+    labels = {contract.LABEL_ROLE: "decode", contract.LABEL_REVISION: revision}
+    meta = {"name": revision, "labels": labels, "creationTimestamp": f"2026-01-0{created}T00:00:00Z"}
+    state = {"readyReplicas": ready, "updatedReplicas": replicas}
+    return {"kind": "Deployment", "metadata": meta, "spec": {"replicas": replicas}, "status": state}
+
+
+OLD, OLD_UNREADY = workload("old", 2, 2, 1), workload("old", 2, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("workloads", "before", "expected"),
+    [
+        ([workload("new", 2, 1, 2)], None, None),
+        ([workload("new", 2, 2, 2)], None, "new"),
+        ([workload("new", 3, 2, 2)], "new", "new"),
+        ([OLD, workload("new", 2, 1, 2)], "old", "old"),
+        ([OLD_UNREADY, workload("new", 2, 1, 2)], "old", "old"),
+        ([OLD, workload("new", 2, 1, 2)], None, "old"),
+        ([OLD, workload("new", 0, 0, 2)], "old", "old"),
+        ([workload("new", 0, 0, 2)], "old", None),
+        ([OLD, workload("new", 2, 2, 2)], "old", "new"),
+        ([workload("new", 1, 1, 1), workload("old", 2, 2, 2)], "old", "new"),
+        ([], "new", None),
+    ],
+    ids=[
+        "the first is not ready yet",
+        "the first is ready",
+        "a pool that grows",
+        "in mid-rollout the old",
+        "which may be unready for a moment",
+        "in mid-rollout, and nothing was reported before",
+        "a revision of no replicas serves nobody",
+        "the old went first",
+        "the new is ready",
+        "a change that was taken back",
+        "nothing is there",
+    ],
+)
+def test_the_revision_that_serves(workloads: list[Manifest], before: str | None, expected: str | None) -> None:
+    observed = Observed({("Deployment", m["metadata"]["name"]): m for m in workloads})
+    assert observed_revision(observed, "decode", "new", before) == expected
+
+
+LIVE = {"apiVersion": "v", "kind": "InferenceService", "metadata": {"name": "chat", "namespace": "default", "uid": "u"}}
+
+
+@pytest.mark.parametrize(
+    ("severity", "expected"),
+    [(Severity.NORMAL, "Normal"), (Severity.WARNING, "Warning"), (Severity.STALLED, "Warning")],
+)
+def test_the_severity_decides_the_type_of_an_event(severity: Severity, expected: str) -> None:
+    update = ConditionUpdate("Ready", ConditionStatus.FALSE, "Unschedulable", "no node", severity)
+    assert condition_event(LIVE, update, NOW)["type"] == expected
+
+
+def test_scaling_without_a_router_or_a_node_is_no_warning(ctx: Context) -> None:
+    """Both pass by themselves: the router is starting, or a node may come."""
+    no_router = updates_of(ctx, recommendation(reason="NoRouter", known=False))
+    no_node = updates_of(ctx, recommendation(limit="Unschedulable"))
+    at_maximum = updates_of(ctx, recommendation(limit="AtMaximum"))
+    types = {(u.type, u.reason): condition_event(LIVE, u, NOW)["type"] for u in (*no_router, *no_node, *at_maximum)}
+    assert types["ScalingActive", "NoRouter"] == "Normal"
+    assert types["ScalingLimited", "Unschedulable"] == "Normal"
+    assert types["ScalingLimited", "AtMaximum"] == "Warning"
