@@ -1,4 +1,4 @@
-"""Why a pod is not ready, as the user is told."""
+"""Why a pod is not ready, in the words that a user sees."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_what_stalls_goes_before_what_may_pass() -> None:
     assert found.reason == "ImageUnavailable"
 
 
-def test_a_pod_that_is_leaving_is_no_trouble() -> None:
+def test_a_pod_that_is_being_deleted_is_no_problem() -> None:
     assert pod_problem([pod(waiting("ErrImagePull"), deletionTimestamp="now")], NOW) is None
 
 

@@ -44,8 +44,9 @@ def test_services_and_every_kind_with_our_label_are_watched_by_handlers_that_wri
     assert watched == {kind.plural for kind in (INFERENCE_SERVICE, *WATCHED_KINDS)}
     assert list(registry._changing.get_all_handlers()) == list(registry._spawning.get_all_handlers()) == []
     assert not settings.posting.enabled
-    selectors = {str(resource.any_name): text for resource, text in settings.watching.label_selectors.items()}
-    assert selectors == dict.fromkeys((kind.plural for kind in WATCHED_KINDS), watch.SELECTOR)
+    selectors = cast("dict[Any, str]", settings.watching.label_selectors)
+    expected = dict.fromkeys((kind.plural for kind in WATCHED_KINDS), watch.SELECTOR)
+    assert {resource.any_name: text for resource, text in selectors.items()} == expected
     assert contract.LABEL_SERVICE in watch.SELECTOR
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import Callable
 from typing import Any
@@ -116,7 +117,8 @@ class Loop:
 
 async def one_pass(worker: Worker) -> bool:
     """Process the next key; returns whether every child could be written."""
-    outcome = await worker.process_next()
+    async with asyncio.timeout(5):
+        outcome = await worker.process_next()
     assert outcome != "error", "see the log"
     return outcome == "ok"
 

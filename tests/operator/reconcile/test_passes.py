@@ -91,7 +91,7 @@ async def test_a_spec_that_cannot_be_rendered_does_not_stop_drift_repair(
     assert condition(api, "Stalled") == ("True", "InvalidSpec")
 
 
-async def test_nested_engine_arguments_are_told_how_to_be_written(
+async def test_a_nested_engine_argument_is_refused_with_how_to_write_it(
     api: Api, worker: Worker, user_applies: Apply
 ) -> None:
     user_applies(engine={"args": {"speculative-config": {"method": "ngram"}}})
@@ -138,7 +138,7 @@ async def test_paused_means_that_nothing_is_changed(api: Api, worker: Worker, us
     assert condition(api, "Reconciling") == ("False", "Paused")
 
 
-async def test_a_spec_that_cannot_be_read_is_said_and_what_runs_is_left(
+async def test_a_spec_that_cannot_be_rendered_stalls_and_what_runs_is_left(
     api: Api, worker: Worker, user_applies: Apply
 ) -> None:
     user_applies()

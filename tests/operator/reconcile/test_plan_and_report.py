@@ -1,4 +1,4 @@
-"""From spec and observation to what is written and what is said, through a service's life."""
+"""From spec and observation to what is written and what is reported, through a service's life."""
 
 from __future__ import annotations
 
@@ -108,8 +108,10 @@ def test_a_changed_engine_comes_up_beside_the_old_which_then_goes(make_context: 
     ctx = make_context(engine={"image": "vllm/vllm-openai:v0.33.0"})
     rolling = make_plan(ctx, running)
     assert rolling.changes.remove == ()
-    told = [(m["metadata"]["labels"][contract.LABEL_ROLE], desired(m)) for m in rolling.changes.write]
-    assert told == [("prefill", "1"), ("decode", "1"), ("decode", None), ("prefill", None)], "one tells a pool's size"
+    sizes = [(m["metadata"]["labels"][contract.LABEL_ROLE], desired(m)) for m in rolling.changes.write]
+    assert sizes == [("prefill", "1"), ("decode", "1"), ("decode", None), ("prefill", None)], (
+        "only the current revision has the size"
+    )
     updates = by_type(report(ctx, rolling, running, []))
     assert updates["Reconciling"] == ("True", "RollingOut")
     assert updates["Ready"][0] == "True", "the old pair goes on serving"
@@ -158,12 +160,12 @@ def test_the_reason_of_a_pod_goes_up_to_ready(make_context: MakeContext) -> None
         "p", "decode", decode.revision, ready=False, deleting=False, ended=Ended(78, "Error", "spec.model.uri: gone")
     )
     updates = report(ctx, plan, observed(plan, pods=[bad]), [])
-    told = by_type(updates)
-    assert told["DecodeReady"] == ("False", "ModelUnavailable")
-    assert told["ModelReady"] == ("False", "ModelUnavailable")
-    assert told["Stalled"] == ("True", "ModelUnavailable")
-    assert told["Ready"] == ("False", "ModelUnavailable")
-    assert told["Reconciling"][0] == "False"
+    found = by_type(updates)
+    assert found["DecodeReady"] == ("False", "ModelUnavailable")
+    assert found["ModelReady"] == ("False", "ModelUnavailable")
+    assert found["Stalled"] == ("True", "ModelUnavailable")
+    assert found["Ready"] == ("False", "ModelUnavailable")
+    assert found["Reconciling"][0] == "False"
     assert "gone" in next(v.message for v in updates if v.type == "Ready")
 
 
@@ -175,13 +177,13 @@ def test_the_reason_of_a_pod_goes_up_to_ready(make_context: MakeContext) -> None
         (Failure("Deployment", "x", "ApplyFailed", "500", refused=False), "False"),
     ],
 )
-def test_a_child_that_cannot_be_written_is_told(failure: Failure, stalled: str, make_context: MakeContext) -> None:
+def test_a_child_that_cannot_be_written_is_reported(failure: Failure, stalled: str, make_context: MakeContext) -> None:
     ctx = make_context()
     plan = make_plan(ctx, Observed())
-    told = by_type(report(ctx, plan, Observed(), [failure]))
-    assert told["Stalled"][0] == stalled
+    found = by_type(report(ctx, plan, Observed(), [failure]))
+    assert found["Stalled"][0] == stalled
     if stalled == "True":
-        assert told["Ready"] == ("False", failure.reason)
+        assert found["Ready"] == ("False", failure.reason)
 
 
 KV_CASES = [
@@ -201,9 +203,9 @@ def test_kv_transfer_is_ready_on_evidence_alone(
 ) -> None:
     ctx = make_context(prefill={"replicas": {"min": 2, "max": 2}})
     plan = make_plan(ctx, Observed())
-    told = by_type(report(ctx, plan, observed(plan, ready=2), [], recommendation))
-    assert told["KVTransferReady"] == (status, reason)
-    assert told["Ready"][0] == ready
+    found = by_type(report(ctx, plan, observed(plan, ready=2), [], recommendation))
+    assert found["KVTransferReady"] == (status, reason)
+    assert found["Ready"][0] == ready
 
 
 def test_a_pool_that_grows_stays_ready(make_context: MakeContext) -> None:
@@ -212,13 +214,13 @@ def test_a_pool_that_grows_stays_ready(make_context: MakeContext) -> None:
         {"prefill": SizeDecision(3, "PrefillLoad", "more"), "decode": SizeDecision(1, "WithinTargets", "well")}
     )
     plan = make_plan(ctx, Observed(), grown)
-    told = report(ctx, plan, observed(plan, ready=1), [], grown)
-    assert by_type(told)["Ready"][0] == "True"
-    assert by_type(told)["Reconciling"][0] == "False"
-    assert next(v.message for v in told if v.type == "PrefillReady") == "1 of 3 replicas are ready"
+    found = report(ctx, plan, observed(plan, ready=1), [], grown)
+    assert by_type(found)["Ready"][0] == "True"
+    assert by_type(found)["Reconciling"][0] == "False"
+    assert next(v.message for v in found if v.type == "PrefillReady") == "1 of 3 replicas are ready"
 
 
-def test_pools_that_cannot_read_each_others_kv_are_said(make_context: MakeContext) -> None:
+def test_pools_that_cannot_read_each_others_kv_are_not_ready_for_transfer(make_context: MakeContext) -> None:
     other = {"spec": {"containers": [{"name": "engine", "image": "other:1"}]}}
     ctx = make_context(prefill={"template": other})
     plan = make_plan(ctx, Observed())
@@ -231,25 +233,25 @@ def test_without_a_prefill_pool_there_is_no_kv_condition(make_context: MakeConte
     assert "KVTransferReady" not in by_type(report(ctx, plan, Observed(), []))
 
 
-def test_paused_and_zero_are_said(make_context: MakeContext) -> None:
+def test_paused_and_scaled_to_zero_are_reasons(make_context: MakeContext) -> None:
     ctx = make_context(
         paused=True, prefill={"replicas": {"min": 0, "max": 1}}, decode={"replicas": {"min": 0, "max": 1}}
     )
     plan = make_plan(ctx, Observed())
-    told = by_type(report(ctx, plan, Observed(), []))
-    assert told["Reconciling"] == ("False", "Paused")
-    assert told["DecodeReady"] == ("False", "ScaledToZero")
+    found = by_type(report(ctx, plan, Observed(), []))
+    assert found["Reconciling"] == ("False", "Paused")
+    assert found["DecodeReady"] == ("False", "ScaledToZero")
 
 
-def test_pods_that_may_not_be_created_are_told(make_context: MakeContext) -> None:
+def test_pods_that_may_not_be_created_stall(make_context: MakeContext) -> None:
     ctx = make_context()
     plan = make_plan(ctx, Observed())
     now = observed(plan)
     for (kind, _), live in now.children.items():
         if kind == "Deployment":
             live["status"]["conditions"] = [{"type": "ReplicaFailure", "status": "True", "message": "quota exceeded"}]
-    told = by_type(report(ctx, plan, now, []))
-    assert told["Stalled"] == ("True", "PodsRefused")
+    found = by_type(report(ctx, plan, now, []))
+    assert found["Stalled"] == ("True", "PodsRefused")
 
 
 def status(ctx: Context, now: Observed, before: Manifest, at: str = NOW) -> Manifest:
@@ -274,7 +276,7 @@ def test_a_status_says_the_same_until_something_changes(make_context: MakeContex
     assert first["slo"]["ttft"] == {"target": "500ms", "summary": "-/500ms"}, "nothing measured, nothing claimed"
 
 
-def test_events_are_told_once(make_context: MakeContext) -> None:
+def test_an_event_is_recorded_once(make_context: MakeContext) -> None:
     ctx = make_context()
     plan = make_plan(ctx, Observed())
     updates = report(ctx, plan, Observed(), [])
@@ -284,8 +286,8 @@ def test_events_are_told_once(make_context: MakeContext) -> None:
 
 
 def test_an_unreadable_spec_is_stalled() -> None:
-    told = by_type(report_module.refused(Reason.INVALID_SPEC, "spec.decode: leave it out"))
-    assert told == {
+    found = by_type(report_module.refused(Reason.INVALID_SPEC, "spec.decode: leave it out"))
+    assert found == {
         "Ready": ("False", "InvalidSpec"),
         "Reconciling": ("False", "InvalidSpec"),
         "Stalled": ("True", "InvalidSpec"),

@@ -1,4 +1,4 @@
-"""A bound that the user changes moves a size at once, before the scaling loop has looked: what is told of that."""
+"""A bound that the user changes moves a size at once, before the scaling loop has decided: what the status says."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def says(worker: Worker, size: int, generation: int, reason: str = "DecodeLoad",
     cast("Loop", worker.reconciler.recommender).says = Recommendation({"decode": decision}, generation=generation)
 
 
-def told(api: Api) -> list[dict[str, Any]]:
+def decisions(api: Api) -> list[dict[str, Any]]:
     return api.objects["InferenceService", "chat"]["status"]["scaling"]["decisions"]
 
 
@@ -49,8 +49,8 @@ async def running(worker: Worker, user_applies: Apply, size: int, **spec: Any) -
     ],
     ids=["min", "max", "budget"],
 )
-@pytest.mark.parametrize("held", [False, True], ids=["before the loop has looked", "while the loop holds"])
-async def test_a_changed_bound_is_told_as_that(
+@pytest.mark.parametrize("held", [False, True], ids=["before the loop has decided", "while the loop holds"])
+async def test_a_bound_that_moved_a_size_is_the_reason(
     held: bool,
     size: int,
     changed: dict[str, Any],
@@ -65,15 +65,15 @@ async def test_a_changed_bound_is_told_as_that(
     if held:
         says(worker, expected[1], 2, "NoRouter", known=False)
     await one_pass(worker)
-    newest = told(api)[0]
+    newest = decisions(api)[0]
     assert (newest["from"], newest["to"], newest["message"]) == expected
     assert newest["reason"] == "Bounds"
     assert api.writes.count("Event Bounds") == 1
     await look(worker)
-    assert told(api)[0] == newest, "told once"
+    assert decisions(api)[0] == newest, "reported once"
 
 
-async def test_what_was_carried_out_before_a_restart_is_told_as_that(
+async def test_a_size_that_was_applied_just_before_a_restart_is_reported_after_it(
     api: Api, worker: Worker, user_applies: Apply
 ) -> None:
     await running(worker, user_applies, 1)
@@ -86,10 +86,10 @@ async def test_what_was_carried_out_before_a_restart_is_told_as_that(
     worker.reconciler.store.put(INFERENCE_SERVICE, copy.deepcopy(live))
     cast("Loop", worker.reconciler.recommender).says = NO_RECOMMENDATION
     await look(worker)
-    assert [(d["from"], d["to"], d["reason"]) for d in told(api)] == [(1, 3, "Resumed")]
+    assert [(d["from"], d["to"], d["reason"]) for d in decisions(api)] == [(1, 3, "Resumed")]
 
 
-async def test_a_held_size_is_what_runs_now_and_not_what_ran_when_the_loop_looked(
+async def test_a_held_size_is_what_runs_now_and_not_what_ran_when_the_loop_decided(
     api: Api, worker: Worker, user_applies: Apply
 ) -> None:
     await running(worker, user_applies, 3)
@@ -98,7 +98,7 @@ async def test_a_held_size_is_what_runs_now_and_not_what_ran_when_the_loop_looke
     assert api.objects["InferenceService", "chat"]["status"]["decode"]["desired"] == 3
 
 
-async def test_a_pool_whose_deployments_were_deleted_begins_anew_and_says_so(
+async def test_a_pool_whose_deployments_were_deleted_starts_again_at_its_min_and_says_so(
     api: Api, worker: Worker, user_applies: Apply
 ) -> None:
     await running(worker, user_applies, 3)
@@ -106,6 +106,6 @@ async def test_a_pool_whose_deployments_were_deleted_begins_anew_and_says_so(
         worker.reconciler.store.drop(DEPLOYMENT, api.objects.pop(ref))
     cast("Loop", worker.reconciler.recommender).says = NO_RECOMMENDATION
     await look(worker)
-    newest = told(api)[0]
+    newest = decisions(api)[0]
     assert (newest["from"], newest["to"], newest["reason"]) == (3, 1, "Bounds")
     assert newest["message"] == "nothing runs: decode.replicas.min is 1"

@@ -215,8 +215,8 @@ def test_paused_leaves_every_size_as_it_is(mode: str, make_context: MakeContext)
     assert (sizes["prefill"].desired, sizes["prefill"].reason) == (3, "Paused")
 
 
-def advice_of(**in_hand: float) -> Recommendation:
-    pods = {name: PodLoad(running=n, waiting=0.0) for name, n in in_hand.items()}
+def loads(**requests: float) -> Recommendation:
+    pods = {name: PodLoad(running=n, waiting=0.0) for name, n in requests.items()}
     signals = Signals(0, 10, 30, Coverage(1, 1), {"prefill": PoolSignals(Coverage(len(pods), len(pods)), pods)})
     return Recommendation(signals=signals)
 
@@ -224,14 +224,14 @@ def advice_of(**in_hand: float) -> Recommendation:
 @pytest.mark.parametrize(
     ("pods", "recommendation", "gone"),
     [
-        ([pod("a"), pod("b"), pod("c")], advice_of(a=5, b=1, c=3), ["b"]),
-        ([pod("a"), pod("b", ready=False)], advice_of(a=0), ["b"]),
-        ([pod("a"), pod("b")], advice_of(a=7), ["a"]),
+        ([pod("a"), pod("b"), pod("c")], loads(a=5, b=1, c=3), ["b"]),
+        ([pod("a"), pod("b", ready=False)], loads(a=0), ["b"]),
+        ([pod("a"), pod("b")], loads(a=7), ["a"]),
         ([pod("a", created="1"), pod("b", created="2")], NO_RECOMMENDATION, ["b"]),
     ],
-    ids=["least in hand", "what is not ready", "what is unknown goes last", "of equals the youngest"],
+    ids=["fewest requests", "what is not ready", "what is unknown goes last", "of equals the youngest"],
 )
-def test_the_pod_with_the_least_to_lose_goes(
+def test_the_pod_with_the_fewest_requests_goes(
     pods: list[PodView], recommendation: Recommendation, gone: list[str]
 ) -> None:
     assert [p.name for p in cheapest_pods(pods, 1, recommendation)] == gone
@@ -248,8 +248,8 @@ def test_costs_are_written_only_where_a_pool_shrinks_and_taken_back(make_context
         for n, cost in (("a", ""), ("b", "-1"), ("c", ""))
     )
     plan = make_plan(ctx, seen(live, pods=pods), says(prefill=1, decode=1))
-    costs = deletion_costs("default", plan, seen(live, pods=pods), advice_of(a=0, b=4, c=4))
-    told = {m["metadata"]["name"]: m["metadata"].get("annotations") for m in costs}
-    assert told == {"a": {contract.ANNOTATION_DELETION_COST: "-1"}, "b": None}
+    costs = deletion_costs("default", plan, seen(live, pods=pods), loads(a=0, b=4, c=4))
+    annotations = {m["metadata"]["name"]: m["metadata"].get("annotations") for m in costs}
+    assert annotations == {"a": {contract.ANNOTATION_DELETION_COST: "-1"}, "b": None}
     same = make_plan(ctx, seen(live, pods=pods), says(prefill=2, decode=1))
-    assert deletion_costs("default", same, seen(live, pods=pods), advice_of(a=0)) == []
+    assert deletion_costs("default", same, seen(live, pods=pods), loads(a=0)) == []

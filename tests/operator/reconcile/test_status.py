@@ -15,10 +15,9 @@ from phasewise_operator.reconcile.conditions import ConditionUpdate, Severity
 from phasewise_operator.reconcile.events import changed_conditions, condition_event, decision_event, fresh_decisions
 from phasewise_operator.reconcile.plan import make_plan
 from phasewise_operator.reconcile.report import report, role_views
-from phasewise_operator.reconcile.status import observed_revision, should_write, status_of
+from phasewise_operator.reconcile.status import should_write, status_of
 from phasewise_operator.render.context import Context
 from phasewise_operator.scaling.types import Coverage, Latency, Recommendation, Signals, SizeDecision
-from phasewise_runtime import contract
 
 NOW, LATER = "2026-01-02T03:04:05Z", "2026-01-02T03:04:35Z"
 POOL = {"replicas": {"min": 1, "max": 4}}
@@ -67,8 +66,8 @@ def test_a_change_of_size_is_recorded_with_its_reason_newest_first_five_at_most(
         before, now = now, status(ctx, recommendation(size, reason="PrefillLoad"), now, LATER)
         (fresh,) = fresh_decisions(before, now)
         assert (fresh.role, fresh.to, fresh.reason) == ("prefill", size, "PrefillLoad")
-    told = [(d["from"], d["to"]) for d in now["scaling"]["decisions"]]
-    assert told == [(2, 1), (3, 2), (4, 3), (3, 4), (2, 3)]
+    changes = [(d["from"], d["to"]) for d in now["scaling"]["decisions"]]
+    assert changes == [(2, 1), (3, 2), (4, 3), (3, 4), (2, 3)]
     again = status(ctx, recommendation(1), now, LATER)
     assert fresh_decisions(now, again) == []
 
@@ -84,7 +83,7 @@ def test_a_change_of_size_makes_an_event(ctx: Context) -> None:
 
 
 def test_each_pools_last_change_is_kept(ctx: Context) -> None:
-    """By it the next change is told from no change."""
+    """The next pass compares its size with it."""
     now = status(ctx, recommendation(1), {})
     other = Recommendation({"prefill": SizeDecision(1, "PrefillLoad", ""), "decode": SizeDecision(3, "DecodeLoad", "")})
     now = status(ctx, other, now)
@@ -93,9 +92,9 @@ def test_each_pools_last_change_is_kept(ctx: Context) -> None:
             {"prefill": SizeDecision(size, "PrefillLoad", ""), "decode": SizeDecision(3, "DecodeLoad", "")}
         )
         now = status(ctx, given, now)
-    told = now["scaling"]["decisions"]
-    assert len(told) == 5
-    assert [d["to"] for d in told if d["role"] == "decode"] == [3]
+    kept = now["scaling"]["decisions"]
+    assert len(kept) == 5
+    assert [d["to"] for d in kept if d["role"] == "decode"] == [3]
 
 
 def test_what_was_known_of_scaling_holds_while_a_new_operator_begins_to_look(ctx: Context) -> None:
@@ -155,19 +154,19 @@ def test_scaling_has_its_conditions(
     flags: dict[str, Any], active: tuple[str, str], limited: tuple[str, str], ctx: Context
 ) -> None:
     now = status(ctx, recommendation(reason="Unreadable", **flags), {})
-    told = {c["type"]: (c["status"], c["reason"]) for c in now["conditions"]}
-    assert (told["ScalingActive"], told["ScalingLimited"]) == (active, limited)
+    found = {c["type"]: (c["status"], c["reason"]) for c in now["conditions"]}
+    assert (found["ScalingActive"], found["ScalingLimited"]) == (active, limited)
 
 
-def test_that_scaling_stopped_is_told_and_that_it_began_is_not(ctx: Context) -> None:
-    def told(given: Recommendation, before: Manifest) -> list[str]:
+def test_that_scaling_stopped_gets_an_event_and_that_it_began_does_not(ctx: Context) -> None:
+    def events(given: Recommendation, before: Manifest) -> list[str]:
         changed = changed_conditions(updates_of(ctx, given), before)
         return [v.reason for v in changed if v.type.startswith("Scaling")]
 
     first = status(ctx, recommendation(), {})
-    assert told(recommendation(), {}) == []
-    assert told(recommendation(reason="Unreadable", known=False), first) == ["Unreadable"]
-    assert told(recommendation(limit="AtMaximum"), first) == ["AtMaximum"]
+    assert events(recommendation(), {}) == []
+    assert events(recommendation(reason="Unreadable", known=False), first) == ["Unreadable"]
+    assert events(recommendation(limit="AtMaximum"), first) == ["AtMaximum"]
 
 
 NO_MAXIMUM = [
@@ -231,50 +230,6 @@ def test_a_bound_of_pools_that_cannot_scale_follows_the_load_too(make_context: M
     before = status(ctx, recommendation(), {})
     limited = status(ctx, recommendation(limit="AtMaximum"), before, LATER)
     assert should_write(before, limited, 10) is False
-
-
-def workload(revision: str, replicas: int, ready: int, created: int) -> Manifest:
-    labels = {contract.LABEL_ROLE: "decode", contract.LABEL_REVISION: revision}
-    meta = {"name": revision, "labels": labels, "creationTimestamp": f"2026-01-0{created}T00:00:00Z"}
-    state = {"readyReplicas": ready, "updatedReplicas": replicas}
-    return {"kind": "Deployment", "metadata": meta, "spec": {"replicas": replicas}, "status": state}
-
-
-OLD, OLD_UNREADY = workload("old", 2, 2, 1), workload("old", 2, 1, 1)
-
-
-@pytest.mark.parametrize(
-    ("workloads", "before", "expected"),
-    [
-        ([workload("new", 2, 1, 2)], None, None),
-        ([workload("new", 2, 2, 2)], None, "new"),
-        ([workload("new", 3, 2, 2)], "new", "new"),
-        ([OLD, workload("new", 2, 1, 2)], "old", "old"),
-        ([OLD_UNREADY, workload("new", 2, 1, 2)], "old", "old"),
-        ([OLD, workload("new", 2, 1, 2)], None, "old"),
-        ([OLD, workload("new", 0, 0, 2)], "old", "old"),
-        ([workload("new", 0, 0, 2)], "old", None),
-        ([OLD, workload("new", 2, 2, 2)], "old", "new"),
-        ([workload("new", 1, 1, 1), workload("old", 2, 2, 2)], "old", "new"),
-        ([], "new", None),
-    ],
-    ids=[
-        "the first is not ready yet",
-        "the first is ready",
-        "a pool that grows",
-        "in mid-rollout the old",
-        "which may be unready for a moment",
-        "in mid-rollout, and nothing was reported before",
-        "a revision of no replicas serves nobody",
-        "the old went first",
-        "the new is ready",
-        "a change that was taken back",
-        "nothing is there",
-    ],
-)
-def test_the_revision_that_serves(workloads: list[Manifest], before: str | None, expected: str | None) -> None:
-    observed = Observed({("Deployment", m["metadata"]["name"]): m for m in workloads})
-    assert observed_revision(observed, "decode", "new", before) == expected
 
 
 LIVE = {"apiVersion": "v", "kind": "InferenceService", "metadata": {"name": "chat", "namespace": "default", "uid": "u"}}
