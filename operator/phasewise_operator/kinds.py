@@ -1,6 +1,6 @@
 """The Kubernetes kinds the operator deals in, and the paths under which the API server keeps them.
 
-One table: handlers watch it, kube.py addresses by it, prune lists by it. A new child kind is added here, in
+One table: watch.py watches it, kube.py addresses by it, prune lists by it. A new child kind is added here, in
 render/, and in the chart's ClusterRole.
 """
 
