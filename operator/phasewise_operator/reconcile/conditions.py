@@ -83,7 +83,8 @@ CONDITIONS: Final = (
     ConditionRow(
         (READY,),
         "all pools and the router are ready, and KV transfer has not failed",
-        "a pool or the router is not ready, or KV transfer has failed: the first of their reasons, or that of `Stalled`",
+        "a pool or the router is not ready, or KV transfer has failed: the first of their reasons, or that of "
+        "`Stalled`",
         "",
         (Reason.SERVING, Reason.INVALID_SPEC, Reason.INTERNAL_ERROR),
     ),
