@@ -10,8 +10,7 @@ import sys
 
 from phasewise_operator.kube import Kube, KubeError
 from phasewise_operator.leader import Operator
-from phasewise_operator.metrics import Metrics
-from phasewise_operator.server import start_server
+from phasewise_operator.metrics import Metrics, start_server
 from phasewise_operator.settings import Settings, SettingsError
 
 

@@ -1,6 +1,6 @@
 """The Kubernetes kinds that the operator deals in: where the API server keeps them, and what the operator may do there.
 
-One table: handlers watch it, kube.py addresses by it, prune lists by it, and `make crds` writes the rules of the
+One table: watch.py watches it, kube.py addresses by it, prune lists by it, and `make crds` writes the rules of the
 chart's ClusterRole from it. A new child kind is a row here, in CHILD_KINDS too, and its builder in render/children.py.
 """
 

@@ -1,7 +1,6 @@
 """The API server, as the operator sees it: raw dicts in and out, a deadline on every call, one gate for writes.
 
 The only module that imports the Kubernetes client. Generated models are not used: they are slow, strict and large.
-Imports kinds only.
 """
 # The client is not typed: what comes out of it is named where it is taken.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -39,6 +38,11 @@ class KubeError(Exception):
     def invalid(self) -> bool:
         """The object itself was refused: trying the same again is of no use."""
         return self.status in (400, 403, 422)
+
+    @property
+    def gone_or_conflict(self) -> bool:
+        """The object was deleted, or deleted and made again: a write for the one that was read does not apply."""
+        return self.status in (404, 409)
 
 
 class NotLeadingError(Exception):
@@ -117,12 +121,12 @@ class Kube:
         return await self._write("PUT", kind.path(namespace, name), body=body, seconds=seconds)
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
-        """Only the object with that uid; gone already is as good. Its dependants go in the background."""
+        """Delete the object with that uid, if there still is one. Its dependants go in the background."""
         body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         try:
             await self._write("DELETE", kind.path(namespace, name), body=body)
         except KubeError as error:
-            if error.status not in (404, 409):
+            if not error.gone_or_conflict:
                 raise
 
     async def _write(self, method: str, path: str, **kwargs: Any) -> Manifest:

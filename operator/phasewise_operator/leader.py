@@ -1,7 +1,7 @@
-"""The operator's life: stand by, lead for a term, stand by again. The loop never gives up.
+"""The operator's life: stand by, lead for a term, stand by again, until the process is stopped.
 
-Losing the Lease, a watch that ends in an error or an API server that is away ends a term, not the process: a crash
-loop would cost minutes, a new term takes seconds.
+Losing the Lease, a watch that ends in an error or an API server that does not answer ends a term, not the process: a
+crash loop would cost minutes, a new term takes seconds.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from phasewise_operator import handlers, sync
+from phasewise_operator import watch
 from phasewise_operator.kinds import INFERENCE_SERVICE
 from phasewise_operator.kube import Kube, KubeError, NotLeadingError
 from phasewise_operator.lease import Election
 from phasewise_operator.metrics import Metrics
 from phasewise_operator.queue import WorkQueue
-from phasewise_operator.reconcile.controller import Controller
+from phasewise_operator.reconcile.reconciler import Reconciler
+from phasewise_operator.reconcile.status_writer import EventRecorder, StatusWriter
+from phasewise_operator.reconcile.worker import Worker
 from phasewise_operator.render.context import Images
 from phasewise_operator.scaling.loop import Deps, Loop
 from phasewise_operator.scaling.scrape import Scraper
@@ -56,26 +58,23 @@ class Operator:
 
     async def _act(self, kube: Kube) -> None:
         """Everything that only the leader does."""
-        settings, spaces = self.settings, self.settings.watch_namespaces
+        settings, namespaces = self.settings, self.settings.watch_namespaces
         store, queue = Store(), WorkQueue[Key]()
         await self._wait_for_crd(kube)
-        await sync.list_all(kube, store, spaces)
+        await watch.list_all(kube, store, namespaces)
         for key in sorted(store.keys()):
             queue.add(key)
         self.metrics.services.set_function(lambda: len(store.keys()))
         images = Images(settings.runtime_image, settings.engine_image, settings.image_pull_policy)
         loop = Loop(Deps(store, queue, images, self.metrics.scaling, Scraper()))
-        controller = Controller(kube, store, queue, images, self.metrics, settings.resync_seconds, loop)
-
-        def changed(key: Key) -> None:
-            queue.add(key)
-            loop.service_changed(key)
-
+        status = StatusWriter(kube, store, EventRecorder(kube))
+        reconciler = Reconciler(kube, store, images, settings.resync_seconds, loop, status)
+        worker = Worker(queue, reconciler, self.metrics)
         await first_to_end(
-            handlers.watch(sync.feeder(store, changed), spaces),
-            sync.resync(kube, store, changed, spaces, settings.resync_seconds),
+            watch.watch(watch.feeder(store, queue.add, loop.service_changed), namespaces),
+            watch.resync(kube, store, namespaces, settings.resync_seconds, queue.add, loop.service_changed),
             loop.run(),
-            *(controller.work() for _ in range(settings.workers)),
+            *(worker.run() for _ in range(settings.workers)),
         )
 
     async def _wait_for_crd(self, kube: Kube) -> None:
@@ -87,7 +86,7 @@ class Operator:
 
 
 async def first_to_end(*work: Coroutine[Any, Any, None]) -> None:
-    """Run together; when one ends, whatever the cause, say why and end the others."""
+    """Run together; when the first ends, for whatever cause, log why and cancel the others."""
     tasks = [asyncio.create_task(w, name=getattr(w, "__qualname__", "task")) for w in work]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,8 +1,8 @@
-"""Leader election by a Lease: who holds it acts, who cannot renew it stops at once.
+"""Leader election by a Lease: its holder acts, and stops at once when it cannot renew it.
 
 The protocol is client-go's (tools/leaderelection): a holder is replaced only after its record has not changed for a
 lease duration on the observer's own clock, so clocks need not agree. A Lease does not fence: two operators that overlap
-for a moment apply the same intent, which is harmless. Imports kube, kinds, settings.
+for a moment apply the same intent, which is harmless.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CONFLICT = 409
 
 @dataclass(frozen=True)
 class Sighting:
-    """A Lease record and when, on our own clock, it was first seen as it is."""
+    """A Lease record, and when on our own clock it was first seen unchanged."""
 
     holder: str
     renewed: str
@@ -50,7 +50,7 @@ class Election:
         return self._clock() < self._held_until
 
     async def acquire(self) -> None:
-        """Returns when the Lease is ours. An API server that does not answer is asked again, for ever."""
+        """Returns when the Lease is ours; tries for ever, also while the API server does not answer."""
         while not await self._attempt():
             await asyncio.sleep(self._settings.retry_seconds)
         log.info("leading as %s", self._settings.identity)
@@ -106,7 +106,7 @@ class Election:
         return may_take(self._seen, self._settings.identity, self._settings.lease_seconds, now)
 
     def _record(self, lease: Manifest | None) -> Manifest:
-        """The Lease as we would have it: renewed, and with one transition more where the holder changes."""
+        """The Lease to write: renewed, and with another transition where the holder changes."""
         now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         old: Manifest = lease["spec"] if lease else {}
         kept = old.get("holderIdentity") == self._settings.identity

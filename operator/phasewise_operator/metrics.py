@@ -1,10 +1,21 @@
-"""The operator's own metrics. Imports prometheus-client and scaling's part of them."""
+"""The operator's own metrics, and the HTTP server that shows them and answers the kubelet's probes. I/O."""
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
+from aiohttp import web
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
 
 from phasewise_operator.scaling.metrics import ScalingMetrics
+from phasewise_runtime import contract
 
 
 class Metrics:
@@ -29,3 +40,22 @@ class Metrics:
             registry=self.registry,
         )
         self.scaling = ScalingMetrics(self.registry)
+
+
+async def start_server(port: int, metrics: Metrics) -> web.AppRunner:
+    """Serve until the runner is cleaned up. Standing by is ready too: a rollout must not wait for the Lease."""
+
+    async def ok(_request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def exposition(_request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app = web.Application()
+    app.router.add_get(contract.PATH_LIVE, ok)
+    app.router.add_get(contract.PATH_READY, ok)
+    app.router.add_get(contract.PATH_METRICS, exposition)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "0.0.0.0", port).start()
+    return runner

@@ -1,8 +1,9 @@
-"""What is known of a service's children and pods. Frozen; read by plan, report and the scaling loop. Pure."""
+"""What is known of a service's children and pods. Frozen; read by plan, rollout, report and the scaling loop. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +33,7 @@ class Workload:
     replica_failure: str = ""
     """Why its pods cannot be created: quota, admission."""
     desired: int | None = None
-    """Size that the whole pool was to have when this was written last."""
+    """Size that the pool was to have, over all its revisions, when this was written last."""
 
     @classmethod
     def of(cls, live: Manifest) -> Workload:
@@ -58,6 +59,33 @@ class Workload:
             desired=_count(live["metadata"].get("annotations", {}).get(contract.ANNOTATION_DESIRED, "")),
         )
 
+    @property
+    def current(self) -> int:
+        """Ready pods that are also of the newest template; 0 while the status is of an older generation."""
+        return min(self.ready, self.updated) if self.observed else 0
+
+
+@dataclass(frozen=True)
+class RunningRevision:
+    """A revision of an engine role that runs: a Deployment, or (replicas 0) the pods that are left of one."""
+
+    role: str
+    revision: str
+    fingerprint: str
+    replicas: int
+    ready: int
+    pods: int
+    """Pods that exist, terminating ones too: they hold their GPUs until they are gone."""
+    gpus: int
+    """GPUs a pod."""
+    served: bool
+    """All its replicas were available at least once."""
+
+
+def gpus_held(revisions: Iterable[RunningRevision]) -> int:
+    """GPUs of pods that exist, terminating ones too, and of replicas whose pods are still to be created."""
+    return sum(max(r.pods, r.replicas) * r.gpus for r in revisions)
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -67,12 +95,33 @@ class Ended:
     reason: str
     """The kubelet's word, such as Error or OOMKilled."""
     message: str
-    """The container's own last words."""
+    """The container's own termination message."""
+
+
+@dataclass(frozen=True)
+class PodEvent:
+    """An Event of a pod. Times as the API server writes them (RFC 3339, UTC); empty where it has none."""
+
+    reason: str
+    note: str
+    first_seen: str = ""
+    last_seen: str = ""
+
+    @classmethod
+    def of(cls, live: Manifest) -> PodEvent:
+        """From events.k8s.io/v1. The kubelet records by the older API, whose times are in the deprecated fields."""
+        time = live.get("eventTime") or ""
+        return cls(
+            live.get("reason", ""),
+            live.get("note", ""),
+            live.get("deprecatedFirstTimestamp") or time,
+            live.get("series", {}).get("lastObservedTime") or live.get("deprecatedLastTimestamp") or time,
+        )
 
 
 @dataclass(frozen=True)
 class PodView:
-    """What a pod says of itself, as far as a user's question "why not ready" needs it."""
+    """What a pod's status and Events say, as far as the question "why is it not ready" needs it."""
 
     name: str
     role: str
@@ -92,11 +141,11 @@ class PodView:
     ended: Ended | None = None
     """How the container that failed last ended."""
     restarts: int = 0
-    mount_error: str = ""
-    """From the pod's Events: a volume that cannot be mounted shows nowhere in its status."""
+    events: tuple[PodEvent, ...] = ()
+    """Read only of pods whose containers are being created, in the order in which they are listed."""
 
     @classmethod
-    def of(cls, live: Manifest, mount_error: str = "") -> PodView:
+    def of(cls, live: Manifest, events: Sequence[PodEvent] = ()) -> PodView:
         labels: Mapping[str, str] = live["metadata"].get("labels", {})
         status = live.get("status", {})
         conditions = {c["type"]: c for c in status.get("conditions", [])}
@@ -117,32 +166,34 @@ class PodView:
             waiting_reason=waiting.get("reason", ""),
             waiting_message=waiting.get("message", ""),
             ended=_ended(status),
-            restarts=sum(c.get("restartCount", 0) for c in _container_statuses(status)),
-            mount_error=mount_error,
+            restarts=sum(c.get("restartCount", 0) for c in container_statuses(status)),
+            events=tuple(events),
         )
 
 
 @dataclass(frozen=True)
 class Observed:
-    """Everything a pass knows. `children` are all labelled objects of ours that this very service owns."""
+    """All that a pass knows. `children` are the labelled objects that the service with its uid owns."""
 
     children: Mapping[tuple[str, str], Manifest] = field(default_factory=dict[tuple[str, str], Manifest])
     """By kind and name."""
     pods: tuple[PodView, ...] = ()
 
     @classmethod
-    def of(cls, live: Iterable[Manifest], uid: str, mount_errors: Mapping[str, str] | None = None) -> Observed:
-        """From what the store has of a service: children that the service with `uid` owns, and all pods of its name."""
-        errors = mount_errors or {}
+    def of(cls, live: Iterable[Manifest], uid: str, events: Mapping[str, Sequence[PodEvent]] | None = None) -> Observed:
+        """From what the store has of a service: children that the service with `uid` owns, and all pods of its name.
+
+        `events`: of pods, by pod name.
+        """
         children: dict[tuple[str, str], Manifest] = {}
         pods: list[PodView] = []
-        for one in live:
-            name = one["metadata"]["name"]
-            if one["kind"] != POD.name:
-                if owner_uid(one) == uid:
-                    children[one["kind"], name] = one
-            elif not _holds_nothing(one):
-                pods.append(PodView.of(one, errors.get(name, "")))
+        for manifest in live:
+            name = manifest["metadata"]["name"]
+            if manifest["kind"] != POD.name:
+                if owner_uid(manifest) == uid:
+                    children[manifest["kind"], name] = manifest
+            elif not _has_ended(manifest):
+                pods.append(PodView.of(manifest, (events or {}).get(name, ())))
         return cls(children, tuple(pods))
 
     def child(self, kind: Kind, name: str) -> Manifest | None:
@@ -153,6 +204,23 @@ class Observed:
         """Oldest first."""
         found = [Workload.of(m) for (kind, _), m in self.children.items() if kind == DEPLOYMENT.name]
         return sorted(found, key=lambda w: (w.created, w.name))
+
+    @property
+    def revisions(self) -> list[RunningRevision]:
+        """Every revision of an engine role that has a Deployment or still has pods."""
+        pods = [p for p in self.pods if p.role in contract.ENGINE_ROLES]
+        count = Counter((p.role, p.revision) for p in pods)
+        found = {
+            (w.role, w.revision): RunningRevision(
+                w.role, w.revision, w.fingerprint, w.replicas, w.ready, count[w.role, w.revision], w.gpus, w.served
+            )
+            for w in self.workloads
+            if w.role in contract.ENGINE_ROLES
+        }
+        for p in pods:
+            left = RunningRevision(p.role, p.revision, "", 0, 0, count[p.role, p.revision], p.gpus, served=False)
+            found.setdefault((p.role, p.revision), left)
+        return list(found.values())
 
 
 @dataclass(frozen=True)
@@ -176,24 +244,24 @@ def owner_uid(live: Manifest) -> str | None:
     return next((o["uid"] for o in owners if o.get("controller")), None)
 
 
-def _holds_nothing(pod: Manifest) -> bool:
-    """Evicted, or of a node that went: it holds nothing, and is replaced already."""
+def _has_ended(pod: Manifest) -> bool:
+    """Evicted, or its node is gone: it holds no resources any more, and is replaced already."""
     return pod.get("status", {}).get("phase") in ("Failed", "Succeeded")
 
 
-def _container_statuses(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def container_statuses(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
 
 
 def _waiting(status: Mapping[str, Any]) -> Mapping[str, str]:
-    """The first container that waits, but for one that merely waits for those before it."""
-    states = [c.get("state", {}).get("waiting") for c in _container_statuses(status)]
-    told: list[Mapping[str, str]] = [s for s in states if s]
-    return next((s for s in told if s.get("reason") != "PodInitializing"), told[0] if told else {})
+    """The first container that waits; one that waits for the containers before it only if there is no other."""
+    states = [c.get("state", {}).get("waiting") for c in container_statuses(status)]
+    waiting: list[Mapping[str, str]] = [s for s in states if s]
+    return next((s for s in waiting if s.get("reason") != "PodInitializing"), waiting[0] if waiting else {})
 
 
 def _ended(status: Mapping[str, Any]) -> Ended | None:
-    for container in _container_statuses(status):
+    for container in container_statuses(status):
         for state in (container.get("state", {}), container.get("lastState", {})):
             end = state.get("terminated")
             if end and end.get("exitCode") != 0:

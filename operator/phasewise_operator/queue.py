@@ -1,7 +1,7 @@
 """Keyed work queue: a key is in it once, handled by one worker at a time, and comes back later after a failure.
 
-The semantics are those of client-go's workqueue: add is idempotent; a key added while it is handled is handled once
-more afterwards. Imports asyncio only.
+The semantics are those of client-go's workqueue (https://pkg.go.dev/k8s.io/client-go/util/workqueue): add is
+idempotent; a key added while it is handled is handled once more afterwards.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class WorkQueue(Generic[K]):
         return len(self._waiting) + len(self._running)
 
     def add(self, key: K) -> None:
-        """Now. An earlier `add_after` of the key is thereby done with."""
+        """Now. It replaces an earlier `add_after` of the key."""
         self._cancel_timer(key)
         if key in self._running:
             self._again.add(key)
@@ -49,7 +49,7 @@ class WorkQueue(Generic[K]):
         self._timers[key] = loop.call_at(due, self.add, key)
 
     async def get(self) -> K:
-        """The next key; `done`, `failed` or `forget` must follow."""
+        """The next key; `done` or `failed` must follow."""
         key = await self._ready.get()
         self._waiting.discard(key)
         self._running.add(key)

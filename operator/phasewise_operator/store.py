@@ -1,7 +1,7 @@
-"""What the watches have shown: one trimmed copy of each object that matters, indexed by service.
+"""The newest known copy of each object that matters, trimmed, and indexed by service.
 
-Fed by handlers (events) and by resync (lists); read by reconcile/observe. Not a source of truth: everything here can be
-thrown away and read again from the API server.
+Written by watch.py (events and lists) and with the API server's answers to our own writes; read by reconcile/observe
+and the scaling loop. Not a source of truth: everything here can be thrown away and read again from the API server.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from phasewise_runtime import contract
 
 Key = tuple[str, str]
 """Namespace and name of an InferenceService."""
-REMEMBERED = 10_000
+DELETED_LIMIT = 10_000
 
 
 class Store:
     def __init__(self) -> None:
         self._services: dict[Key, Manifest] = {}
         self._children: defaultdict[Key, dict[tuple[str, str], Manifest]] = defaultdict(dict)
-        self._gone: OrderedDict[str, int] = OrderedDict()
-        """Uids that lately went, with the version: an older list must not bring them back. A newer one may: what loses
-        its label and gets it back went as well."""
+        self._deleted: OrderedDict[str, int] = OrderedDict()
+        """Resource version of the newest deletions, by uid: an older list must not bring the objects back. A newer
+        version may: an object that loses our label is reported as deleted, and is ours again when it has it."""
 
     def put(self, kind: Kind, manifest: Manifest) -> Key | None:
-        """Keep the newer of what is known and what came; returns the key of the service concerned."""
+        """Keep the newer of the known copy and this one; returns the key of the service concerned, if it is ours."""
         key = service_key(kind, manifest)
-        if key is None or _number(manifest) <= self._gone.get(str(manifest["metadata"].get("uid")), -1):
+        if key is None or _number(manifest) <= self._deleted.get(str(manifest["metadata"].get("uid")), -1):
             return None
         slim = trim(kind, manifest)
         if kind is INFERENCE_SERVICE:
@@ -45,9 +45,9 @@ class Store:
         if key is None:
             return None
         uid = manifest["metadata"].get("uid")
-        self._gone[str(uid)] = max(_number(manifest), self._gone.get(str(uid), 0))
-        if len(self._gone) > REMEMBERED:
-            self._gone.popitem(last=False)
+        self._deleted[str(uid)] = max(_number(manifest), self._deleted.get(str(uid), 0))
+        if len(self._deleted) > DELETED_LIMIT:
+            self._deleted.popitem(last=False)
         if kind is INFERENCE_SERVICE:
             if self._services.get(key, {}).get("metadata", {}).get("uid") == uid:
                 del self._services[key]
@@ -63,7 +63,7 @@ class Store:
         return self._services.get(key)
 
     def services(self) -> list[Manifest]:
-        """All that are not on their way out."""
+        """All that are not being deleted."""
         return [live for live in self._services.values() if "deletionTimestamp" not in live["metadata"]]
 
     def children(self, key: Key, kind: Kind | None = None) -> list[Manifest]:
@@ -75,9 +75,9 @@ class Store:
         return set(self._services) | set(self._children)
 
     def replace(self, kind: Kind, namespace: str | None, listed: Iterable[Manifest], version: int) -> set[Key]:
-        """Take a list of one kind as the truth of its moment: what it lacks was deleted unseen. Returns what changed.
+        """Take over a full list of a kind: objects that it lacks were deleted. Returns the services that changed.
 
-        Events go on coming while a list is under way, so an object that is newer than the list is not judged by it.
+        Watches go on while a list is under way, so an object that is newer than the list is not removed for its lack.
         """
         changed: set[Key] = set()
         seen: set[str] = set()
@@ -89,8 +89,8 @@ class Store:
                 changed.add(key)
         for manifest in self._all(kind):
             meta = manifest["metadata"]
-            judged = namespace in (None, meta["namespace"]) and _number(manifest) <= version
-            if judged and meta["uid"] not in seen and (key := self.drop(kind, manifest)):
+            listed_if_present = namespace in (None, meta["namespace"]) and _number(manifest) <= version
+            if listed_if_present and meta["uid"] not in seen and (key := self.drop(kind, manifest)):
                 changed.add(key)
         return changed
 
@@ -111,7 +111,7 @@ class Store:
 
 
 def service_key(kind: Kind, manifest: Manifest) -> Key | None:
-    """Which service an object belongs to: itself, or the one its label names; None: not ours."""
+    """Which service an object belongs to: itself, or the service that its label names; None: not ours."""
     meta: dict[str, Any] = manifest["metadata"]
     if kind is INFERENCE_SERVICE:
         return (meta["namespace"], meta["name"])
@@ -121,7 +121,7 @@ def service_key(kind: Kind, manifest: Manifest) -> Key | None:
 
 
 def trim(kind: Kind, manifest: Manifest) -> Manifest:
-    """A copy without what nobody reads: other managers' field lists, and a pod's spec but for what it waits on."""
+    """A copy without what nobody reads: the fields of other managers, and of a pod's spec all but the node."""
     meta = dict(manifest["metadata"])
     meta["managedFields"] = [m for m in meta.get("managedFields", []) if m.get("manager") == contract.FIELD_MANAGER]
     slim: Manifest = {**manifest, "metadata": meta, "kind": kind.name, "apiVersion": kind.api_version}
@@ -130,11 +130,11 @@ def trim(kind: Kind, manifest: Manifest) -> Manifest:
     return slim
 
 
-def _newer(known: Manifest | None, came: Manifest) -> Manifest:
-    """An answer to our own write may overtake the watch: never go back. Versions of one uid grow."""
-    if known is None or known["metadata"].get("uid") != came["metadata"].get("uid"):
-        return came
-    return came if _number(came) >= _number(known) else known
+def _newer(known: Manifest | None, received: Manifest) -> Manifest:
+    """The answer to our own write may come before the watch's event of an older version. Versions of an object grow."""
+    if known is None or known["metadata"].get("uid") != received["metadata"].get("uid"):
+        return received
+    return received if _number(received) >= _number(known) else known
 
 
 def _number(manifest: Manifest) -> int:

@@ -1,7 +1,9 @@
-"""What operator tests share: a service as the API server would hand it over, and its context."""
+"""What operator tests share: a service as the API server returns it, its context, and waiting for a condition."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +14,7 @@ from phasewise_operator.render.context import Context, Images
 
 Spec = dict[str, Any]
 MakeContext = Callable[..., Context]
+DEADLINE = 5.0
 IMAGES = Images("phasewise/runtime:1", "vllm/vllm-openai:v0.32.0", "IfNotPresent")
 
 
@@ -33,3 +36,11 @@ def make_context() -> MakeContext:
         return Context("default", name, f"uid-{name}", spec, IMAGES)
 
     return make
+
+
+async def until(what: str, probe: Callable[[], object]) -> None:
+    """Wait for a condition, in the event loop of the test; fails after DEADLINE seconds."""
+    deadline = time.monotonic() + DEADLINE
+    while not probe():
+        assert time.monotonic() < deadline, f"{DEADLINE} s have passed without: {what}"
+        await asyncio.sleep(0.001)

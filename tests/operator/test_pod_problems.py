@@ -1,19 +1,26 @@
-"""Why a pod is not ready, as the user is told."""
+"""Why a pod is not ready, in the words that a user sees."""
 
 from __future__ import annotations
 
+import dataclasses
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
-from phasewise_operator.observed import PodView
-from phasewise_operator.reconcile.pod_problems import pod_problem
+from phasewise_operator.observed import PodEvent, PodView
+from phasewise_operator.reconcile import pod_problems
+from phasewise_operator.reconcile.conditions import Severity
+from phasewise_operator.reconcile.pod_problems import CHECKS, Check, pod_problem
 from phasewise_runtime import contract
 
 
 def pod(status: dict[str, Any], mount_error: str = "", **meta: Any) -> PodView:
     labels = {contract.LABEL_ROLE: "decode", contract.LABEL_REVISION: "r"}
-    return PodView.of({"metadata": {"name": "p", "labels": labels, **meta}, "status": status}, mount_error)
+    events = [PodEvent("FailedMount", mount_error)] if mount_error else []
+    return PodView.of(
+        {"metadata": {"name": "p", "labels": labels, **meta}, "status": status}, [*events, PodEvent("Pulling", "")]
+    )
 
 
 def waiting(reason: str, message: str = "") -> dict[str, Any]:
@@ -26,6 +33,7 @@ def ended(message: str, restarts: int, code: int = 1, reason: str = "Error") -> 
     return {"containerStatuses": [{"state": state, "lastState": {"terminated": terminated}, "restartCount": restarts}]}
 
 
+NOW = "2026-01-02T03:04:05Z"
 UNSCHEDULABLE = {
     "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}]
 }
@@ -69,18 +77,33 @@ CASES: list[tuple[dict[str, Any], str, str | None, bool, str]] = [
 def test_the_reason_a_user_sees(
     status: dict[str, Any], mount_error: str, reason: str | None, stalls: bool, text: str
 ) -> None:
-    found = pod_problem([pod(status, mount_error)])
+    found = pod_problem([pod(status, mount_error)], NOW)
     assert (found.reason if found else None) == reason
     if found:
-        assert found.stalls is stalls
+        assert (found.severity is Severity.STALLED) is stalls
         assert text in found.message
 
 
 def test_what_stalls_goes_before_what_may_pass() -> None:
-    found = pod_problem([pod(UNSCHEDULABLE), pod(waiting("ErrImagePull", "x"))])
+    found = pod_problem([pod(UNSCHEDULABLE), pod(waiting("ErrImagePull", "x"))], NOW)
     assert found is not None
     assert found.reason == "ImageUnavailable"
 
 
-def test_a_pod_that_is_leaving_is_no_trouble() -> None:
-    assert pod_problem([pod(waiting("ErrImagePull"), deletionTimestamp="now")]) is None
+def test_a_pod_that_is_being_deleted_is_no_problem() -> None:
+    assert pod_problem([pod(waiting("ErrImagePull"), deletionTimestamp="now")], NOW) is None
+
+
+def test_a_check_is_one_row_that_sees_events_and_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pulls_slowly(pod: PodView, now: str) -> str | None:
+        pull = next((e for e in pod.events if e.reason == "Pulling"), None)
+        slow = pull and datetime.fromisoformat(now) - datetime.fromisoformat(pull.first_seen) > timedelta(minutes=10)
+        return f"pod {pod.name}: its image is pulled for more than 10 min" if slow else None
+
+    check = Check("its image is pulled slowly", "ImagePullSlow", Severity.NORMAL, pulls_slowly, condition="ModelReady")
+    monkeypatch.setattr(pod_problems, "CHECKS", (*CHECKS, check))
+    pulling = dataclasses.replace(pod(waiting("ContainerCreating")), events=(PodEvent("Pulling", "", NOW, NOW),))
+    assert pod_problem([pulling], "2026-01-02T03:14:05Z") is None
+    found = pod_problem([pulling], "2026-01-02T03:14:06Z")
+    assert found is not None
+    assert (found.reason, found.severity, found.condition) == ("ImagePullSlow", Severity.NORMAL, "ModelReady")

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phasewise_operator.rollout import DesiredRevision, RunningRevision, plan_rollout
+from phasewise_operator.observed import RunningRevision
+from phasewise_operator.rollout import DesiredRevision, plan_rollout
 
 
 def desired(revision: str = "new", fingerprint: str = "kv2", replicas: int = 2, gpus: int = 0) -> list[DesiredRevision]:
@@ -21,14 +22,14 @@ def old_pair(ready: int = 2) -> list[RunningRevision]:
     return [running(role, "old", "kv1", 2, ready) for role in ("prefill", "decode")]
 
 
-def test_nothing_old_gives_what_is_wanted() -> None:
+def test_nothing_old_gives_what_is_desired() -> None:
     rollout = plan_rollout(desired(), [], None)
     assert rollout.current == {"prefill": 2, "decode": 2}
     assert rollout.old == {}
     assert rollout.reason == ""
 
 
-def test_a_new_fingerprint_keeps_the_whole_old_pair_until_both_new_pools_are_ready() -> None:
+def test_a_new_fingerprint_keeps_the_old_pair_until_both_new_pools_are_ready() -> None:
     prefill_only = [*old_pair(), running("prefill", "new", "kv2", 2, 2), running("decode", "new", "kv2", 2, 1)]
     rollout = plan_rollout(desired(), prefill_only, None)
     assert rollout.current == {"prefill": 2, "decode": 2}
@@ -57,7 +58,7 @@ def test_an_old_revision_that_never_got_ready_goes_at_once() -> None:
     assert set(rollout.old) == {("prefill", "old"), ("decode", "old")}
 
 
-def test_a_revert_half_way_makes_the_old_revision_the_wanted_one_again() -> None:
+def test_a_revert_half_way_makes_the_old_revision_the_desired_one_again() -> None:
     now = [*old_pair(), running("prefill", "new", "kv2", 2, 1), running("decode", "new", "kv2", 2, 0)]
     rollout = plan_rollout(desired("old", "kv1"), now, None)
     assert rollout.current == {"prefill": 2, "decode": 2}
@@ -97,7 +98,7 @@ counts = st.integers(0, 4)
 
 
 @given(replicas=st.integers(1, 4), old_ready=counts, new=st.tuples(counts, counts), same=st.booleans())
-def test_never_fewer_ready_than_before_or_wanted(
+def test_never_fewer_ready_than_before_or_desired(
     replicas: int, old_ready: int, new: tuple[int, int], same: bool
 ) -> None:
     """Whatever is observed, what is kept and what is ready of the new together do not fall short."""
@@ -146,7 +147,7 @@ def test_a_pool_that_grows_in_mid_rollout_does_not_turn_it_round(budget: int | N
 
 
 def test_a_new_revision_smaller_than_the_old_that_cannot_grow_beside_it_lets_the_old_go() -> None:
-    """It could never take the old one's traffic while that holds the room."""
+    """It could never take the old one's traffic while that holds the GPUs."""
     now = [
         *(gpu(role, "old", 2, 2) for role in ("prefill", "decode")),
         *(gpu(role, "new", 1, 1) for role in ("prefill", "decode")),
@@ -155,7 +156,7 @@ def test_a_new_revision_smaller_than_the_old_that_cannot_grow_beside_it_lets_the
     assert rollout.old == {}
 
 
-def test_what_is_wanted_beyond_the_old_does_not_hold_up_the_end() -> None:
+def test_replicas_beyond_those_of_the_old_do_not_hold_up_the_end() -> None:
     """The fifth may find no node for as long as the old ones hold theirs."""
     now = [
         *(gpu(role, "old", 4, 4) for role in ("prefill", "decode")),

@@ -1,4 +1,4 @@
-"""The store keeps the newest of what came, and forgets what is gone."""
+"""The store keeps the newest known copy of an object, and forgets what was deleted."""
 
 from __future__ import annotations
 

@@ -50,7 +50,12 @@ class RoleStatus(ApiModel):
     desired: int = Field(ge=0, description="Replicas that the pool should have.")
     ready: int = Field(ge=0, description="Replicas that are ready.")
     pending: int = Field(ge=0, description="Replicas that cannot be scheduled or are starting.")
-    revision: str = Field(description="Revision of the pool's pods.")
+    revision: str = Field(description="Revision that the spec asks for.")
+    observed_revision: str | None = Field(
+        default=None,
+        description="Revision that serves now: the newest whose replicas were all ready. During a rollout that is the "
+        "old one, until all replicas of the new one are ready. Absent before the first.",
+    )
     summary: str = Field(description="Ready and desired replicas, such as 1/2.")
     reason: str | None = Field(default=None, description="Reason for the pool's size, in one word.")
 

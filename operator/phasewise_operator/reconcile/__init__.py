@@ -1,1 +1,1 @@
-"""One pass over one service: observe (I/O) -> plan (pure) -> apply (I/O) -> report (pure). See controller.py."""
+"""From a service's key to its children, status and Events: worker.py takes the key, reconciler.py makes a pass."""

@@ -1,4 +1,4 @@
-"""Carrying out a plan: server-side apply of what differs, deletion of what is not desired. I/O; decides nothing."""
+"""Carrying out changes: server-side apply of what differs, deletion of what is not desired. I/O; decides nothing."""
 
 from __future__ import annotations
 
@@ -9,29 +9,31 @@ from collections.abc import Sequence
 from phasewise_operator.kinds import DEPLOYMENT, ROLE_BINDING, Manifest, kind_of
 from phasewise_operator.kube import Kube, KubeError
 from phasewise_operator.observed import Failure, Observed, owner_uid
+from phasewise_operator.reconcile.conditions import Reason
 from phasewise_operator.reconcile.managed_fields import owned_fields
-from phasewise_operator.reconcile.plan import Plan
+from phasewise_operator.reconcile.plan import Changes
 from phasewise_operator.store import Store
 from phasewise_runtime import contract
 
 log = logging.getLogger(__name__)
 
 
-async def apply_plan(
-    kube: Kube, store: Store, plan: Plan, observed: Observed, uid: str, costs: Sequence[Manifest] = ()
+async def apply_changes(
+    kube: Kube, store: Store, changes: Changes, observed: Observed, uid: str, costs: Sequence[Manifest] = ()
 ) -> list[Failure]:
     """Raises NotLeadingError as soon as a write is not allowed any more; every other failure is returned.
 
-    `costs`: annotations of pods that are to be there before a Deployment is made smaller.
+    `uid`: of the service that owns the children. `costs`: annotations of pods that are to be there before a Deployment
+    is made smaller.
     """
-    made = await asyncio.gather(*(_create(kube, store, m, uid) for m in plan.create))
-    failures = [f for f in made if f]
-    await asyncio.gather(*(_recommend(kube, m) for m in costs))
-    for wave in _waves(plan.write):
+    created = await asyncio.gather(*(_create(kube, store, m, uid) for m in changes.create))
+    failures = [f for f in created if f]
+    await asyncio.gather(*(_annotate_deletion_cost(kube, m) for m in costs))
+    for wave in _waves(changes.write):
         results = await asyncio.gather(*(_write(kube, store, m, observed, uid) for m in wave))
         failures += [f for f in results if f]
     if not any(f.kind == DEPLOYMENT.name for f in failures):
-        await asyncio.gather(*(_remove(kube, m) for m in plan.remove))
+        await asyncio.gather(*(_remove(kube, m) for m in changes.remove))
     return failures
 
 
@@ -42,44 +44,36 @@ def _waves(manifests: Sequence[Manifest]) -> list[list[Manifest]]:
 
 
 async def _write(kube: Kube, store: Store, intent: Manifest, observed: Observed, uid: str) -> Failure | None:
-    kind, meta = kind_of(intent), intent["metadata"]
+    kind, name = kind_of(intent), intent["metadata"]["name"]
     try:
-        if (kind.name, meta["name"]) not in observed.children:
-            taken = _taken_by(await kube.get(kind, meta["namespace"], meta["name"]), intent, uid)
-            if taken:
-                return Failure(kind.name, meta["name"], "NameConflict", taken, refused=False)
-        live = await kube.apply(intent)
+        if (kind.name, name) not in observed.children:
+            await _get_ours(kube, intent, uid)
+        store.put(kind, await kube.apply(intent))
     except KubeError as error:
-        return Failure(
-            kind.name, meta["name"], "ApplyRefused" if error.invalid else "ApplyFailed", str(error), error.invalid
-        )
-    log.info("applied %s %s/%s", kind.name, meta["namespace"], meta["name"])
-    store.put(kind, live)
+        return _failure(intent, Reason.APPLY_REFUSED if error.invalid else "ApplyFailed", error)
+    except NameConflictError as error:
+        return Failure(kind.name, name, Reason.NAME_CONFLICT, str(error), refused=False)
+    log.info("applied %s %s/%s", kind.name, intent["metadata"]["namespace"], name)
     return None
 
 
 async def _create(kube: Kube, store: Store, intent: Manifest, uid: str) -> Failure | None:
     kind, meta = kind_of(intent), intent["metadata"]
     try:
-        live = await kube.get(kind, meta["namespace"], meta["name"])
-        taken = _taken_by(live, intent, uid)
-        if taken:
-            return Failure(kind.name, meta["name"], "NameConflict", taken, refused=False)
-        if live is None:
+        if await _get_ours(kube, intent, uid) is None:
             store.put(kind, await kube.create(kind, meta["namespace"], intent))
-        else:  # ours, but for its label or its owner: it keeps the size that somebody gave it
-            store.put(kind, await kube.apply({**intent, "spec": _without(intent["spec"], "replicas")}))
+        else:  # ours, but without its label or its owner: what is not applied keeps the size that somebody gave it
+            spec = {key: value for key, value in intent["spec"].items() if key != "replicas"}
+            store.put(kind, await kube.apply({**intent, "spec": spec}))
     except KubeError as error:
-        return Failure(kind.name, meta["name"], "CreateFailed", str(error), error.invalid)
+        return _failure(intent, Reason.CREATE_FAILED, error)
+    except NameConflictError as error:
+        return Failure(kind.name, meta["name"], Reason.NAME_CONFLICT, str(error), refused=False)
     log.info("created %s %s/%s", kind.name, meta["namespace"], meta["name"])
     return None
 
 
-def _without(spec: Manifest, name: str) -> Manifest:
-    return {key: value for key, value in spec.items() if key != name}
-
-
-async def _recommend(kube: Kube, pod: Manifest) -> None:
+async def _annotate_deletion_cost(kube: Kube, pod: Manifest) -> None:
     """Which pod goes is best effort: any of them drains."""
     try:
         await kube.apply(pod)
@@ -87,25 +81,35 @@ async def _recommend(kube: Kube, pod: Manifest) -> None:
         log.info("cost of deletion of pod %s: %s", pod["metadata"]["name"], error)
 
 
-def _taken_by(live: Manifest | None, intent: Manifest, uid: str) -> str:
-    """Why an object that is there already must not be taken over; empty: the name is free, or the object ours."""
+async def _remove(kube: Kube, live: Manifest) -> None:
+    kind, meta = kind_of(live), live["metadata"]
+    await kube.delete(kind, meta["namespace"], meta["name"], meta["uid"])
+    log.info("deleted %s %s/%s", kind.name, meta["namespace"], meta["name"])
+
+
+def _failure(intent: Manifest, reason: str, error: KubeError) -> Failure:
+    return Failure(intent["kind"], intent["metadata"]["name"], reason, str(error), error.invalid)
+
+
+class NameConflictError(Exception):
+    """An object of a child's name exists that is not ours; the message says what to do."""
+
+
+async def _get_ours(kube: Kube, intent: Manifest, uid: str) -> Manifest | None:
+    """The live object of the child's name; None: there is none. Raises NameConflictError where it is not ours."""
     kind, meta = kind_of(intent), intent["metadata"]
+    live = await kube.get(kind, meta["namespace"], meta["name"])
     if live is None or owner_uid(live) == uid or _is_orphan(live, intent):
-        return ""
+        return live
     owner = next((o for o in live["metadata"].get("ownerReferences", []) if o.get("controller")), None)
     whose = f"is controlled by {owner['kind']} {owner['name']}" if owner else "was made by somebody else"
-    return f"{kind.name} {meta['name']} {whose}: delete or rename it, or give this InferenceService another name"
+    advice = "delete or rename it, or give this InferenceService another name"
+    raise NameConflictError(f"{kind.name} {meta['name']} {whose}: {advice}")
 
 
 def _is_orphan(live: Manifest, intent: Manifest) -> bool:
     """A child of ours without an owner: edited by hand, or left by `kubectl delete --cascade=orphan`. It is adopted."""
     labels: dict[str, str] = live["metadata"].get("labels") or {}
-    meant: dict[str, str] = intent["metadata"]["labels"]
+    ours: dict[str, str] = intent["metadata"]["labels"]
     same = (contract.LABEL_MANAGED_BY, contract.LABEL_SERVICE)
-    return owner_uid(live) is None and all(labels.get(k) == meant[k] for k in same) and bool(owned_fields(live))
-
-
-async def _remove(kube: Kube, live: Manifest) -> None:
-    kind, meta = kind_of(live), live["metadata"]
-    await kube.delete(kind, meta["namespace"], meta["name"], meta["uid"])
-    log.info("deleted %s %s/%s", kind.name, meta["namespace"], meta["name"])
+    return owner_uid(live) is None and all(labels.get(k) == ours[k] for k in same) and bool(owned_fields(live))

@@ -1,8 +1,8 @@
-"""Which pods of a pool that shrinks are to go: those with the least in hand. Pure.
+"""Which pods of a pool that shrinks are to go: those with the fewest requests. Pure.
 
 The ReplicaSet controller takes pods that are not ready first, whatever their annotation, and then the cheapest
 (https://kubernetes.io/docs/concepts/workloads/controllers/replicaset/#pod-deletion-cost). Any of them drains without
-loss; a pod with less in hand is gone sooner, and gives its GPU back sooner.
+loss; a pod with fewer requests ends sooner, and gives its GPU back sooner.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CHEAP = "-1"
 
 
 def deletion_costs(namespace: str, plan: Plan, observed: Observed, recommendation: Recommendation) -> list[Manifest]:
-    """Annotations to apply before the Deployments are made smaller; empty where none is."""
+    """Pods with the annotations to apply before Deployments are made smaller; empty where none is made smaller."""
     manifests: list[Manifest] = []
     for engine in plan.engines:
         mine = [p for p in observed.pods if p.role == engine.role and p.revision == engine.revision and not p.deleting]
@@ -33,13 +33,13 @@ def deletion_costs(namespace: str, plan: Plan, observed: Observed, recommendatio
 
 
 def cheapest_pods(pods: Sequence[PodView], count: int, recommendation: Recommendation) -> list[PodView]:
-    """The pods that are to go, least in hand first; of equals the youngest, whose cache is the coldest."""
+    """The pods that are to go, fewest requests first; of equals the youngest, whose cache is the coldest."""
     by_age = sorted(pods, key=lambda p: (p.created, p.name), reverse=True)
-    return sorted(by_age, key=lambda p: (p.ready, _in_hand(p, recommendation)))[:count]
+    return sorted(by_age, key=lambda p: (p.ready, _requests(p, recommendation)))[:count]
 
 
-def _in_hand(pod: PodView, recommendation: Recommendation) -> float:
-    """Requests there; a pod of which nothing is known is taken last."""
+def _requests(pod: PodView, recommendation: Recommendation) -> float:
+    """Requests in flight on a pod; a pod of which nothing is known is taken last."""
     pool = recommendation.signals.pools.get(pod.role) if recommendation.signals else None
     load = pool.pods.get(pod.name) if pool else None
     if load is None:
@@ -53,7 +53,7 @@ def _differs(pod: PodView, chosen: set[str]) -> bool:
 
 
 def _cost(namespace: str, pod: PodView, cost: str) -> Manifest:
-    """An apply without the annotation takes ours away."""
+    """With the uid, an apply to a pod that is gone is refused and creates none. Without a cost, ours is removed."""
     manifest = POD.identity(namespace, pod.name, pod.uid)
     if cost:
         manifest["metadata"]["annotations"] = {contract.ANNOTATION_DELETION_COST: cost}

@@ -1,24 +1,57 @@
-"""Events on an InferenceService: what changed in its conditions, and each change of a pool's size. Pure."""
+"""Events on an InferenceService: which changes are worth one, and how it is written. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from phasewise_operator.api.status import ConditionStatus, ScalingDecision
 from phasewise_operator.kinds import EVENT, Manifest
-from phasewise_operator.reconcile.report import ConditionUpdate
+from phasewise_operator.reconcile.conditions import (
+    LIVE_CONDITIONS,
+    READY,
+    SCALING_ACTIVE,
+    STALLED,
+    ConditionUpdate,
+    Severity,
+)
 from phasewise_runtime import contract
 
-_HARMLESS = ("ReplicasStarting", "Unschedulable", "NoRouter")
-"""Reasons for not being ready that pass by themselves."""
+
+def changed_conditions(updates: Sequence[ConditionUpdate], before: Manifest) -> list[ConditionUpdate]:
+    """Updates worth an Event: readiness, being stalled or scaling has changed since the status `before`, or why."""
+    known = {c["type"]: (c["status"], c["reason"]) for c in before.get("conditions", [])}
+    return [
+        u
+        for u in updates
+        if u.type in (READY, STALLED, *LIVE_CONDITIONS)
+        and not u.provisional
+        and known.get(u.type) != (u.status.value, u.reason)
+        and _is_worth_an_event(u, u.type in known)
+    ]
+
+
+def _is_worth_an_event(update: ConditionUpdate, known: bool) -> bool:
+    """A condition that appears for the first time gets an Event only if it is not as it should be."""
+    if update.type == SCALING_ACTIVE:
+        return known
+    return update.type == READY or update.status is ConditionStatus.TRUE or (known and update.type == STALLED)
+
+
+def fresh_decisions(before: Manifest, after: Manifest) -> list[ScalingDecision]:
+    """Decisions of the status `after` that are not in the status `before`, oldest first."""
+    known = before.get("scaling", {}).get("decisions", [])
+    fresh = [d for d in after.get("scaling", {}).get("decisions", []) if d not in known]
+    return [ScalingDecision.model_validate(d) for d in reversed(fresh)]
 
 
 def condition_event(live: Manifest, update: ConditionUpdate, now: str) -> Manifest:
     holds = update.status is ConditionStatus.TRUE
-    good = holds == (update.type in ("Ready", "ScalingActive"))
-    return _event(live, "Reconcile", update.reason, update.message, good or update.reason in _HARMLESS, now)
+    good = holds == (update.type in (READY, SCALING_ACTIVE))
+    return _event(live, "Reconcile", update.reason, update.message, good or update.severity is Severity.NORMAL, now)
 
 
 def decision_event(live: Manifest, decision: ScalingDecision, now: str) -> Manifest:
-    """One for each change: by its name and reason alike ones are told together by whoever lists Events."""
+    """One Event for each change of size; `kubectl describe` shows those of the same name and reason together."""
     action = "ScaleUp" if decision.to > decision.before else "ScaleDown"
     text = f"{decision.role} from {decision.before} to {decision.to}: {decision.message}"
     return _event(live, action, decision.reason, text, True, now)

@@ -1,9 +1,9 @@
 """Which fields of a live object are ours, read from its managedFields. Pure.
 
 The API server keeps, for each field manager, the set of fields it owns (structured-merge-diff's FieldsV1:
-https://github.com/kubernetes-sigs/structured-merge-diff). Whoever changes a field that we applied takes it out of our
-set, and a field that is deleted leaves every set. So "drift" is: our set lacks something that we mean to own. That
-compares nothing by value, and quantities and defaults that the API server rewrites cannot mislead it.
+https://github.com/kubernetes-sigs/structured-merge-diff). A change by another manager takes the field out of our set,
+and a field that is deleted leaves every set. So "drift" is: our set lacks a field of the manifest that we apply. No
+value is compared, so quantities and defaults that the API server rewrites are no drift.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _owns_map(fields: FieldSet, desired: Mapping[str, Any]) -> bool:
 
 
 def _owns(fields: FieldSet, value: Any) -> bool:
-    """An empty set below a field means that the field is owned as a whole."""
+    """An empty set below a field means that the field is owned with everything in it."""
     if not fields:
         return True
     if isinstance(value, Mapping):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from phasewise_operator.api.spec import ScalingMode
@@ -15,9 +14,24 @@ from phasewise_operator.reconcile.sizes import pool_sizes
 from phasewise_operator.render.children import constant_children, pool_scaler, scaler_name, stamp
 from phasewise_operator.render.context import Context, RenderError, gpus_per_replica
 from phasewise_operator.render.engine import EngineTemplate, engine_deployment, engine_template
-from phasewise_operator.rollout import DesiredRevision, Rollout, RunningRevision, plan_rollout
+from phasewise_operator.rollout import DesiredRevision, Rollout, plan_rollout
 from phasewise_operator.scaling.types import NO_RECOMMENDATION, Recommendation, SizeDecision
 from phasewise_runtime import contract
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What is to be written so that the children are as they should be. False where nothing is."""
+
+    create: tuple[Manifest, ...] = ()
+    """Created with a field that is somebody else's from then on, and afterwards applied without it."""
+    write: tuple[Manifest, ...] = ()
+    """Desired children that are missing or have drifted."""
+    remove: tuple[Manifest, ...] = ()
+    """Live children that are not desired."""
+
+    def __bool__(self) -> bool:
+        return bool(self.create or self.write or self.remove)
 
 
 @dataclass(frozen=True)
@@ -26,53 +40,47 @@ class Plan:
     engines: tuple[EngineTemplate, ...]
     rollout: Rollout
     sizes: Mapping[str, SizeDecision] = field(default_factory=dict[str, SizeDecision])
-    """Size of each pool as a whole, and why, by role."""
-    create: tuple[Manifest, ...] = ()
-    """Made once, whole, and then applied without the field that is somebody else's from the start."""
-    write: tuple[Manifest, ...] = ()
-    """Of the desired children those that are missing or have drifted, in the order in which they are to be written."""
-    remove: tuple[Manifest, ...] = ()
-    """Live children that are not desired."""
+    """Size of each pool over all its revisions, and why, by role."""
+    changes: Changes = Changes()
 
 
 def make_plan(ctx: Context, observed: Observed, recommendation: Recommendation = NO_RECOMMENDATION) -> Plan:
     """Raises RenderError where the spec cannot be rendered."""
     engines = tuple(engine_template(ctx, role) for role in ctx.pools)
     sizes = pool_sizes(ctx, observed, recommendation)
-    rollout = plan_rollout(_wanted(ctx, engines, sizes), _running(observed), ctx.spec.scaling.gpu_budget)
+    revisions = _desired_revisions(ctx, engines, sizes)
+    rollout = plan_rollout(revisions, observed.revisions, ctx.spec.scaling.gpu_budget)
     current = [engine_deployment(ctx, e, rollout.current[e.role], sizes[e.role].desired) for e in engines]
     create, scalers = _pool_scalers(ctx, observed, sizes)
     children = (*_constant_children(ctx, observed), *scalers, *current, *_old_deployments(observed, rollout))
     desired = tuple(stamp(ctx, children))
     names = {_ref(m) for m in desired}
-    return Plan(
-        desired=desired,
-        engines=engines,
-        rollout=rollout,
-        sizes=sizes,
-        create=create,
-        write=tuple(m for m in desired if needs_write(m, observed)),
-        remove=tuple(m for m in observed.children.values() if _ref(m) not in names and _prunable(m)),
-    )
+    remove = tuple(m for m in observed.children.values() if _ref(m) not in names and _prunable(m))
+    return Plan(desired, engines, rollout, sizes, Changes(create, _to_write(desired, observed), remove))
 
 
-def repair_plan(ctx: Context, observed: Observed) -> tuple[Manifest, ...]:
-    """For a spec whose engines cannot be rendered: what does not depend on them is kept as it should be."""
+def repair_changes(ctx: Context, observed: Observed) -> Changes:
+    """For a spec whose engines cannot be rendered: they stay as they are, and the children that do not depend on them,
+    such as the router, are kept as they should be."""
     try:
         children = stamp(ctx, _constant_children(ctx, observed))
     except RenderError:
-        return ()
-    return tuple(m for m in children if needs_write(m, observed))
+        return Changes()
+    return Changes(write=_to_write(children, observed))
+
+
+def _to_write(desired: Iterable[Manifest], observed: Observed) -> tuple[Manifest, ...]:
+    return tuple(m for m in desired if needs_write(m, observed))
 
 
 def needs_write(intent: Manifest, observed: Observed) -> bool:
-    """Missing, meant otherwise than when it was last applied, or no longer ours in every field."""
+    """Missing, not what was applied last, or no longer ours in every field."""
     live = observed.children.get(_ref(intent))
     if live is None:
         return True
     annotations: dict[str, str] = live["metadata"].get("annotations") or {}
-    meant = intent["metadata"]["annotations"][contract.ANNOTATION_INTENT]
-    return annotations.get(contract.ANNOTATION_INTENT) != meant or not owns(owned_fields(live), intent)
+    applied, desired = annotations.get(contract.ANNOTATION_INTENT), intent["metadata"]["annotations"]
+    return applied != desired[contract.ANNOTATION_INTENT] or not owns(owned_fields(live), intent)
 
 
 def _constant_children(ctx: Context, observed: Observed) -> list[Manifest]:
@@ -88,7 +96,7 @@ def _renewed_account(ctx: Context, observed: Observed) -> str | None:
     return account["metadata"]["uid"] if is_later else None
 
 
-def _wanted(
+def _desired_revisions(
     ctx: Context, engines: Sequence[EngineTemplate], sizes: Mapping[str, SizeDecision]
 ) -> list[DesiredRevision]:
     return [
@@ -100,7 +108,7 @@ def _wanted(
 def _pool_scalers(
     ctx: Context, observed: Observed, sizes: Mapping[str, SizeDecision]
 ) -> tuple[tuple[Manifest, ...], tuple[Manifest, ...]]:
-    """Those that are to be made, with the size that runs now, and those that are kept; none but in mode External."""
+    """PoolScalers to create, with the size that runs now, and those to keep; both empty unless the mode is External."""
     if ctx.spec.scaling.mode is not ScalingMode.EXTERNAL:
         return (), ()
     missing = [role for role in ctx.pools if observed.child(POOL_SCALER, scaler_name(ctx, role)) is None]
@@ -110,27 +118,10 @@ def _pool_scalers(
     return tuple(create), tuple(pool_scaler(ctx, role) for role in ctx.pools if role not in missing)
 
 
-def _running(observed: Observed) -> list[RunningRevision]:
-    """Every revision that has a Deployment or still has pods: draining ones hold their GPUs."""
-    pods = [p for p in observed.pods if p.role in contract.ENGINE_ROLES]
-    count = Counter((p.role, p.revision) for p in pods)
-    found = {
-        (w.role, w.revision): RunningRevision(
-            w.role, w.revision, w.fingerprint, w.replicas, w.ready, count[w.role, w.revision], w.gpus, w.served
-        )
-        for w in observed.workloads
-        if w.role in contract.ENGINE_ROLES
-    }
-    for p in pods:
-        left = RunningRevision(p.role, p.revision, "", 0, 0, count[p.role, p.revision], p.gpus, served=False)
-        found.setdefault((p.role, p.revision), left)
-    return list(found.values())
-
-
 def _old_deployments(observed: Observed, rollout: Rollout) -> list[Manifest]:
     """An old revision cannot be rendered any more: what we own of it is applied again, with its new size.
 
-    The size of the whole pool is told by the current revision alone.
+    The annotation with the size of the pool stands on the current revision only.
     """
     manifests: list[Manifest] = []
     for workload in observed.workloads:

@@ -1,33 +1,24 @@
-"""Why pods are not ready, in a user's words: an ordered chain of checks, of which the first that applies speaks. Pure.
+"""Why pods are not ready, in a user's words: CHECKS is an ordered chain, of which the first that applies speaks. Pure.
 
-| what the pod shows                           | reason                           | stalls                    |
-|----------------------------------------------|----------------------------------|---------------------------|
-| the scheduler found no node                  | Unschedulable                    | no: a node may come       |
-| the claim of a pvc:// model is not there     | ModelUnavailable                 | yes                       |
-| a secret is missing (from Events)            | SecretNotFound                   | yes                       |
-| a volume cannot be mounted (from Events)     | VolumeNotMounted                 | no: the kubelet tries on  |
-| the image cannot be had                      | ImageUnavailable                 | yes                       |
-| the container cannot be made                 | InvalidPod                       | yes                       |
-| it was killed for memory                     | OutOfMemory                      | from the second time on   |
-| the launcher says: change the InferenceService| ModelUnavailable, InvalidEngine | yes                       |
-| the engine failed, or does not come up       | EngineFailed, EngineNotServing   | from the second time on   |
+A new check is a row in CHECKS. docs/architecture.md shows its columns, and a test compares the two.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from phasewise_operator.observed import Ended, PodView
+from phasewise_operator.observed import PodView
+from phasewise_operator.reconcile.conditions import MODEL_READY, Severity
 from phasewise_runtime import contract
 
 _IMAGE: Final = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
 _CONFIG: Final = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+_MOUNT: Final = ("FailedMount", "FailedAttachVolume")
 _CLAIM: Final = re.compile(r'persistentvolumeclaim "([^"]+)" not found')
 _SECRET: Final = re.compile(r'secret "([^"]+)" not found')
-_EXITS: Final = {contract.EXIT_ENGINE: "EngineFailed", contract.EXIT_STARTUP: "EngineNotServing"}
 _LONGEST: Final = 1000
 
 
@@ -35,57 +26,158 @@ _LONGEST: Final = 1000
 class PodProblem:
     reason: str
     message: str
-    stalls: bool
-    """Nothing will change until somebody acts."""
+    severity: Severity
+    condition: str = ""
+    """Condition that shows it too, beside that of the pod's role."""
+    rollout_hint: str = ""
+    """What helps where it holds up a rollout."""
 
 
-def pod_problem(pods: Sequence[PodView]) -> PodProblem | None:
-    """The first problem of any pod that is meant to run; what stalls goes before what may pass."""
-    found = [t for pod in pods if not pod.ready and not pod.deleting and (t := _of(pod))]
-    return next((t for t in found if t.stalls), found[0] if found else None)
+@dataclass(frozen=True)
+class Check:
+    shows: str
+    """What the pod shows, for the documentation."""
+    reason: str
+    severity: Severity
+    message: Callable[[PodView, str], str | None]
+    """Of a pod that is not ready, and the time now (RFC 3339, UTC); None: the check does not apply."""
+    stalls_when_repeated: bool = False
+    """STALLED from the second restart on: the kubelet makes the first at once, and it is often all that was needed."""
+    condition: str = ""
+    rollout_hint: str = ""
+
+    def problem(self, pod: PodView, now: str) -> PodProblem | None:
+        message = self.message(pod, now)
+        if message is None:
+            return None
+        repeated = self.stalls_when_repeated and pod.restarts > 1
+        severity = Severity.STALLED if repeated else self.severity
+        return PodProblem(self.reason, message, severity, self.condition, self.rollout_hint)
 
 
-def _of(pod: PodView) -> PodProblem | None:
-    if pod.unschedulable:
-        return _unschedulable(pod)
-    if pod.mount_error:
-        return _mount(pod)
-    if pod.waiting_reason in (*_IMAGE, *_CONFIG):
-        return _waiting(pod)
-    return _failure(pod, pod.ended) if pod.ended else None
-
-
-def _unschedulable(pod: PodView) -> PodProblem:
+def _claim_missing(pod: PodView, _now: str) -> str | None:
     if claim := _CLAIM.search(pod.unschedulable):
         text = f"claim {claim[1]} is not there: create it in this namespace, or correct spec.model.uri"
-        return PodProblem("ModelUnavailable", f"{text}; pod {pod.name} waits for it", stalls=True)
-    return PodProblem("Unschedulable", f"pod {pod.name}: {pod.unschedulable}", stalls=False)
+        return f"{text}; pod {pod.name} waits for it"
+    return None
 
 
-def _waiting(pod: PodView) -> PodProblem:
-    text = f"pod {pod.name}: {pod.waiting_message or pod.waiting_reason}"
-    if pod.waiting_reason in _CONFIG:
-        return PodProblem("InvalidPod", text, stalls=True)
-    return PodProblem(
-        "ImageUnavailable", f"{text}; check the image's name and tag, and spec.imagePullSecrets", stalls=True
-    )
+def _unschedulable(pod: PodView, _now: str) -> str | None:
+    return f"pod {pod.name}: {pod.unschedulable}" if pod.unschedulable else None
 
 
-def _mount(pod: PodView) -> PodProblem:
-    missing = _SECRET.search(pod.mount_error)
-    if missing:
-        text = f"secret {missing[1]} is not there: create it in this namespace; pod {pod.name} waits for it"
-        return PodProblem("SecretNotFound", text, stalls=True)
-    return PodProblem("VolumeNotMounted", f"pod {pod.name}: {pod.mount_error}", stalls=False)
+def _secret_missing(pod: PodView, _now: str) -> str | None:
+    if secret := _SECRET.search(_mount_error(pod)):
+        return f"secret {secret[1]} is not there: create it in this namespace; pod {pod.name} waits for it"
+    return None
 
 
-def _failure(pod: PodView, ended: Ended) -> PodProblem:
-    again = pod.restarts > 1  # the kubelet's first restart is at once, and often all that was needed
-    if ended.reason == "OOMKilled":
-        hint = "raise resources.limits.memory, or lower the engine's KV cache in spec.engine.args"
-        return PodProblem("OutOfMemory", f"pod {pod.name} was killed for want of memory: {hint}", again)
-    text = f"pod {pod.name}: {ended.message[:_LONGEST] or f'exit code {ended.code}, without a word'}"
-    if ended.code == contract.EXIT_CONFIG:
-        about_model = "spec.model" in ended.message.partition("\n")[0]
-        return PodProblem("ModelUnavailable" if about_model else "InvalidEngine", text, stalls=True)
-    return PodProblem(_EXITS.get(ended.code, "ContainerFailed"), text, again)
+def _not_mounted(pod: PodView, _now: str) -> str | None:
+    return f"pod {pod.name}: {_mount_error(pod)}" if _mount_error(pod) else None
+
+
+def _image_unavailable(pod: PodView, _now: str) -> str | None:
+    if pod.waiting_reason not in _IMAGE:
+        return None
+    return f"{_waiting_text(pod)}; check the image's name and tag, and spec.imagePullSecrets"
+
+
+def _invalid_pod(pod: PodView, _now: str) -> str | None:
+    return _waiting_text(pod) if pod.waiting_reason in _CONFIG else None
+
+
+def _out_of_memory(pod: PodView, _now: str) -> str | None:
+    if pod.ended is None or pod.ended.reason != "OOMKilled":
+        return None
+    hint = "raise resources.limits.memory, or lower the engine's KV cache in spec.engine.args"
+    return f"pod {pod.name} was killed for want of memory: {hint}"
+
+
+def _model_refused(pod: PodView, now: str) -> str | None:
+    about_model = pod.ended is not None and "spec.model" in pod.ended.message.partition("\n")[0]
+    return _exit(contract.EXIT_CONFIG)(pod, now) if about_model else None
+
+
+def _exit(code: int | None = None) -> Callable[[PodView, str], str | None]:
+    """Of a container that ended with that exit code; None: with any."""
+
+    def message(pod: PodView, _now: str) -> str | None:
+        if pod.ended is None or code not in (None, pod.ended.code):
+            return None
+        text = pod.ended.message[:_LONGEST] or f"exit code {pod.ended.code}, without a message"
+        return f"pod {pod.name}: {text}"
+
+    return message
+
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        "the claim of a pvc:// model does not exist",
+        *("ModelUnavailable", Severity.STALLED, _claim_missing),
+        condition=MODEL_READY,
+    ),
+    Check(
+        "the scheduler finds no node",
+        *("Unschedulable", Severity.NORMAL, _unschedulable),
+        rollout_hint="free capacity, or set spec.scaling.gpuBudget so that the old revision goes first",
+    ),
+    Check("a secret does not exist", "SecretNotFound", Severity.STALLED, _secret_missing),
+    Check("a volume cannot be mounted", "VolumeNotMounted", Severity.WARNING, _not_mounted),
+    Check("the image cannot be pulled", "ImageUnavailable", Severity.STALLED, _image_unavailable),
+    Check("a container cannot be created", "InvalidPod", Severity.STALLED, _invalid_pod),
+    Check(
+        "a container was killed for want of memory",
+        *("OutOfMemory", Severity.WARNING, _out_of_memory),
+        stalls_when_repeated=True,
+    ),
+    Check(
+        "the launcher refuses spec.model",
+        *("ModelUnavailable", Severity.STALLED, _model_refused),
+        condition=MODEL_READY,
+    ),
+    Check(
+        "the launcher refuses another part of the spec", "InvalidEngine", Severity.STALLED, _exit(contract.EXIT_CONFIG)
+    ),
+    Check(
+        "the engine failed",
+        *("EngineFailed", Severity.WARNING, _exit(contract.EXIT_ENGINE)),
+        stalls_when_repeated=True,
+    ),
+    Check(
+        "the engine did not start in time",
+        *("EngineNotServing", Severity.WARNING, _exit(contract.EXIT_STARTUP)),
+        stalls_when_repeated=True,
+    ),
+    Check(
+        "a container failed with another exit code",
+        *("ContainerFailed", Severity.WARNING, _exit()),
+        stalls_when_repeated=True,
+    ),
+)
+
+
+def pod_problem(pods: Sequence[PodView], now: str) -> PodProblem | None:
+    """The first problem of any pod that is to run; one that stalls goes before the others. `now`: RFC 3339, UTC."""
+    found = [problem for pod in pods if not pod.ready and not pod.deleting and (problem := _problem(pod, now))]
+    return next((p for p in found if p.severity is Severity.STALLED), found[0] if found else None)
+
+
+def _problem(pod: PodView, now: str) -> PodProblem | None:
+    return next((problem for check in CHECKS if (problem := check.problem(pod, now))), None)
+
+
+def _mount_error(pod: PodView) -> str:
+    return next((event.note for event in reversed(pod.events) if event.reason in _MOUNT), "")
+
+
+def _waiting_text(pod: PodView) -> str:
+    return f"pod {pod.name}: {pod.waiting_message or pod.waiting_reason}"
+
+
+def problems_table() -> str:
+    """CHECKS as the Markdown table of docs/architecture.md."""
+    lines = ["| what the pod shows | reason | what follows |", "|---|---|---|"]
+    for check in CHECKS:
+        repeated = f"; from the second restart on it {Severity.STALLED}" if check.stalls_when_repeated else ""
+        lines.append(f"| {check.shows} | `{check.reason}` | {check.severity}{repeated} |")
+    return "\n".join(lines) + "\n"

@@ -1,60 +1,57 @@
 """From what was planned and observed to updates: conditions that have no times yet. Pure; status.py goes on from here.
 
-| condition     | True                                    | False                           | absent or Unknown     |
-|---------------|-----------------------------------------|---------------------------------|-----------------------|
-| ModelReady    | an engine pod of this revision is ready | an engine said why it cannot    | Unknown: still loading|
-| PrefillReady, | at least replicas.min pods are ready,   | fewer; the reason is the pods'  | Prefill: absent where |
-| DecodeReady,  | and one where any is desired             |                                 | there is no such pool |
-| RouterReady   | (of the router: all)                    |                                 |                       |
-| KVTransfer-    | the last hand-over of every prefill pod | prefill gave no KV parameters,  | Unknown: no request   |
-| Ready         | that had one led to a first token       | or the fingerprints differ      | yet; absent: no P/D   |
-| Ready         | none of the above is False, all pools   | the first that is, its word     |                       |
-| ScalingActive | sizes follow what is measured, or a     | Manual, or too little is known: |                       |
-|               | PoolScaler                              | the pools are held              |                       |
-| ScalingLimited| a pool would be larger or smaller but   | otherwise                       |                       |
-|               | for a bound, the budget, the scheduler  |                                 |                       |
-| Reconciling   | the newest spec is not everywhere yet   | it is, or nothing moves         |                       |
-| Stalled       | nothing changes until somebody acts     | otherwise                       |                       |
+What each condition means is in conditions.CONDITIONS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from phasewise_operator.api.pool import Replicas
 from phasewise_operator.api.spec import ScalingMode
 from phasewise_operator.api.status import ConditionStatus
-from phasewise_operator.observed import Failure, Observed, Workload
+from phasewise_operator.observed import Failure, Observed, PodView, Workload
+from phasewise_operator.reconcile.conditions import (
+    DECODE_READY,
+    KV_TRANSFER_READY,
+    MODEL_READY,
+    PREFILL_READY,
+    READY,
+    RECONCILING,
+    ROUTER_READY,
+    SCALING_ACTIVE,
+    SCALING_LIMITED,
+    STALLED,
+    ConditionUpdate,
+    Reason,
+    Severity,
+)
 from phasewise_operator.reconcile.plan import Plan
 from phasewise_operator.reconcile.pod_problems import PodProblem, pod_problem
 from phasewise_operator.render.context import Context
-from phasewise_operator.scaling.types import NO_RECOMMENDATION, Recommendation
+from phasewise_operator.scaling.policy.data_quality import NO_ROUTER, NO_SIGNAL
+from phasewise_operator.scaling.types import NO_NODE, NO_RECOMMENDATION, Recommendation, SizeDecision
 from phasewise_runtime import contract
 
-MEASURED = "Measured"
-"""ScalingActive where sizes follow what is measured."""
-TITLES = {contract.PREFILL: "PrefillReady", contract.DECODE: "DecodeReady", contract.ROUTER: "RouterReady"}
-
-
-@dataclass(frozen=True)
-class ConditionUpdate:
-    """A condition before it has times."""
-
-    type: str
-    status: ConditionStatus
-    reason: str
-    message: str
+_TRUE, _FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
+ROLE_CONDITIONS: Final = {
+    contract.PREFILL: PREFILL_READY,
+    contract.DECODE: DECODE_READY,
+    contract.ROUTER: ROUTER_READY,
+}
 
 
 @dataclass(frozen=True)
 class RoleView:
-    """One role as it stands: desired and ready counts, and what keeps it."""
+    """One role as it stands: desired and ready counts, and the problem of its pods."""
 
     role: str
     desired: int
     needed: int
-    """How many of these the role must have to be called ready: a pool that is growing serves, and is what was asked
-    for, with its replicas.min."""
+    """How many of these must be ready for the role to be called ready: a pool that grows serves, and is ready, with its
+    replicas.min."""
     ready: int
     """Of all revisions: what serves."""
     current: int
@@ -67,180 +64,210 @@ def report(
     ctx: Context,
     plan: Plan,
     observed: Observed,
+    views: Mapping[str, RoleView],
     failures: Sequence[Failure],
     recommendation: Recommendation = NO_RECOMMENDATION,
 ) -> list[ConditionUpdate]:
-    views = list(role_views(ctx, plan, observed).values())
-    roles = [_role_condition(v) for v in views]
-    model = _model_condition(ctx, views)
+    """`views`: what role_views returned for the same plan and observation."""
+    roles = [_role_condition(v) for v in views.values()]
     stalled = _stalled(views, failures)
-    settled = not plan.rollout.reason and all(v.current >= v.needed for v in views) and not failures
     kv = [_kv_condition(plan, observed, recommendation)] if ctx.disaggregated else []
     return [
         _ready([*roles, *kv], stalled),
-        model,
+        _model_condition(ctx, views),
         *roles,
         *kv,
         *scaling_conditions(ctx, plan),
-        _reconciling(ctx, plan, settled, stalled, views),
+        _reconciling(ctx, plan, views, failures, stalled),
         stalled,
     ]
 
 
-def refused(reason: str, message: str) -> list[ConditionUpdate]:
+def refused(reason: Reason, message: str) -> list[ConditionUpdate]:
     """Conditions of a spec that cannot be acted on: what runs is left as it is."""
     return [
-        ConditionUpdate("Ready", ConditionStatus.FALSE, reason, message),
-        ConditionUpdate("Reconciling", ConditionStatus.FALSE, reason, "waits for a spec that can be acted on"),
-        ConditionUpdate("Stalled", ConditionStatus.TRUE, reason, message),
+        ConditionUpdate(READY, _FALSE, reason, message),
+        ConditionUpdate(RECONCILING, _FALSE, reason, "waits for a spec that can be acted on"),
+        ConditionUpdate(STALLED, _TRUE, reason, message),
     ]
 
 
-def role_views(ctx: Context, plan: Plan, observed: Observed) -> dict[str, RoleView]:
-    """By role, the router last."""
-    engines = {e.role: _engine_view(ctx, plan, observed, e.role, e.revision) for e in plan.engines}
-    return {**engines, contract.ROUTER: _router_view(ctx, observed)}
+def role_views(ctx: Context, plan: Plan, observed: Observed, now: str) -> dict[str, RoleView]:
+    """By role, the router last. `now`: RFC 3339, UTC."""
+    engines = {e.role: _engine_view(ctx, plan, observed, e.role, e.revision, now) for e in plan.engines}
+    return {**engines, contract.ROUTER: _router_view(ctx, observed, now)}
 
 
-def _engine_view(ctx: Context, plan: Plan, observed: Observed, role: str, revision: str) -> RoleView:
+def _engine_view(ctx: Context, plan: Plan, observed: Observed, role: str, revision: str, now: str) -> RoleView:
     pods = [p for p in observed.pods if p.role == role and not p.deleting]
     mine = [p for p in pods if p.revision == revision]
     workload = next((w for w in observed.workloads if w.role == role and w.revision == revision), None)
     desired = plan.rollout.current[role]
     needed = min(desired, max(1, ctx.pools[role].replicas.min))
-    problem = pod_problem(mine) or _creation_problem(workload)
-    ready = sum(p.ready for p in pods)
-    return RoleView(role, desired, needed, ready, _current(workload), sum(not p.ready for p in pods), problem)
+    problem = pod_problem(mine, now) or _creation_problem(workload)
+    return _role_view(role, desired, needed, pods, workload, problem)
 
 
-def _router_view(ctx: Context, observed: Observed) -> RoleView:
+def _router_view(ctx: Context, observed: Observed, now: str) -> RoleView:
     pods = [p for p in observed.pods if p.role == contract.ROUTER and not p.deleting]
     workload = next((w for w in observed.workloads if w.role == contract.ROUTER), None)
-    problem = pod_problem(pods) or _creation_problem(workload)
+    problem = pod_problem(pods, now) or _creation_problem(workload)
+    desired = ctx.spec.router.replicas
+    return _role_view(contract.ROUTER, desired, desired, pods, workload, problem)
+
+
+def _role_view(
+    role: str,
+    desired: int,
+    needed: int,
+    pods: Sequence[PodView],
+    workload: Workload | None,
+    problem: PodProblem | None,
+) -> RoleView:
     ready = sum(p.ready for p in pods)
-    desired, pending = ctx.spec.router.replicas, sum(not p.ready for p in pods)
-    return RoleView(contract.ROUTER, desired, desired, ready, _current(workload), pending, problem)
-
-
-def _current(workload: Workload | None) -> int:
-    """Ready pods that are also of the newest template; 0 while the Deployment's status is of an older one."""
-    return min(workload.ready, workload.updated) if workload and workload.observed else 0
+    return RoleView(role, desired, needed, ready, workload.current if workload else 0, len(pods) - ready, problem)
 
 
 def _creation_problem(workload: Workload | None) -> PodProblem | None:
     if workload is None or not workload.replica_failure:
         return None
-    return PodProblem(
-        "PodsRefused", f"pods of {workload.name} cannot be created: {workload.replica_failure}", stalls=True
-    )
+    text = f"pods of {workload.name} cannot be created: {workload.replica_failure}"
+    return PodProblem(Reason.PODS_REFUSED, text, Severity.STALLED)
 
 
 def _role_condition(view: RoleView) -> ConditionUpdate:
-    title = TITLES[view.role]
+    name = ROLE_CONDITIONS[view.role]
     count = f"{view.ready} of {view.desired} replicas are ready"
     if view.desired == 0:
-        return ConditionUpdate(title, ConditionStatus.FALSE, "ScaledToZero", "no replica is desired")
+        return ConditionUpdate(name, _FALSE, Reason.SCALED_TO_ZERO, "no replica is desired")
     if view.ready >= view.needed:
-        return ConditionUpdate(title, ConditionStatus.TRUE, "ReplicasReady", count)
+        return ConditionUpdate(name, _TRUE, Reason.REPLICAS_READY, count)
     if view.problem:
-        return ConditionUpdate(title, ConditionStatus.FALSE, view.problem.reason, view.problem.message)
-    return ConditionUpdate(title, ConditionStatus.FALSE, "ReplicasStarting", count)
+        return _of_problem(name, view.problem)
+    return ConditionUpdate(name, _FALSE, Reason.REPLICAS_STARTING, count, Severity.NORMAL)
 
 
-def _model_condition(ctx: Context, views: Sequence[RoleView]) -> ConditionUpdate:
-    engines = [v for v in views if v.role != contract.ROUTER]
+def _of_problem(name: str, problem: PodProblem) -> ConditionUpdate:
+    return ConditionUpdate(name, _FALSE, problem.reason, problem.message, problem.severity)
+
+
+def _model_condition(ctx: Context, views: Mapping[str, RoleView]) -> ConditionUpdate:
+    engines = [v for v in views.values() if v.role != contract.ROUTER]
     if any(v.current > 0 for v in engines):
-        return ConditionUpdate("ModelReady", ConditionStatus.TRUE, "Loaded", f"{ctx.spec.model.uri} is loaded")
-    problem = next((v.problem for v in engines if v.problem and v.problem.reason.startswith("Model")), None)
+        return ConditionUpdate(MODEL_READY, _TRUE, Reason.LOADED, f"{ctx.spec.model.uri} is loaded")
+    problem = next((v.problem for v in engines if v.problem and v.problem.condition == MODEL_READY), None)
     if problem:
-        return ConditionUpdate("ModelReady", ConditionStatus.FALSE, problem.reason, problem.message)
-    return ConditionUpdate(
-        "ModelReady", ConditionStatus.UNKNOWN, "Loading", f"no engine has loaded {ctx.spec.model.uri} yet"
-    )
+        return _of_problem(MODEL_READY, problem)
+    text = f"no engine has loaded {ctx.spec.model.uri} yet"
+    return ConditionUpdate(MODEL_READY, ConditionStatus.UNKNOWN, Reason.LOADING, text)
 
 
 def _kv_condition(plan: Plan, observed: Observed, recommendation: Recommendation) -> ConditionUpdate:
-    title = "KVTransferReady"
     if len({e.fingerprint for e in plan.engines}) > 1:
         text = (
             "prefill and decode cannot read each other's KV cache: make image, args and environment equal in both pools"
         )
-        return ConditionUpdate(title, ConditionStatus.FALSE, "FingerprintsDiffer", text)
+        return ConditionUpdate(KV_TRANSFER_READY, _FALSE, Reason.FINGERPRINTS_DIFFER, text)
     names = {p.name for p in observed.pods if p.role == contract.PREFILL and not p.deleting}
     failed, good = sorted(recommendation.kv_transfer_failed & names), recommendation.kv_transfer_succeeded & names
     if failed:
         text = f"{failed[0]} answers without KV parameters, so that decode computes its prompts again: see its log"
-        return ConditionUpdate(title, ConditionStatus.FALSE, "KVParametersMissing", text)
+        return ConditionUpdate(KV_TRANSFER_READY, _FALSE, Reason.KV_PARAMETERS_MISSING, text)
     if good:
-        return ConditionUpdate(
-            title, ConditionStatus.TRUE, "Transferred", "the last hand-over of every prefill pod worked"
-        )
-    return ConditionUpdate(title, ConditionStatus.UNKNOWN, "NoTraffic", "no request has gone through both pools yet")
+        text = "the last KV transfer of every prefill pod worked"
+        return ConditionUpdate(KV_TRANSFER_READY, _TRUE, Reason.TRANSFERRED, text)
+    text = "no request has gone through both pools yet"
+    return ConditionUpdate(KV_TRANSFER_READY, ConditionStatus.UNKNOWN, Reason.NO_TRAFFIC, text)
 
 
-def _stalled(views: Sequence[RoleView], failures: Sequence[Failure]) -> ConditionUpdate:
-    refusal = next((f for f in failures if f.refused or f.reason == "NameConflict"), None)
+def _stalled(views: Mapping[str, RoleView], failures: Sequence[Failure]) -> ConditionUpdate:
+    refusal = next((f for f in failures if f.refused or f.reason == Reason.NAME_CONFLICT), None)
     if refusal:
-        text = f"{refusal.kind} {refusal.name}: {refusal.message}"
-        return ConditionUpdate("Stalled", ConditionStatus.TRUE, refusal.reason, text)
-    problem = next((v.problem for v in views if v.problem and v.problem.stalls), None)
+        return ConditionUpdate(STALLED, _TRUE, refusal.reason, f"{refusal.kind} {refusal.name}: {refusal.message}")
+    problems = [v.problem for v in views.values() if v.problem]
+    problem = next((p for p in problems if p.severity is Severity.STALLED), None)
     if problem:
-        return ConditionUpdate("Stalled", ConditionStatus.TRUE, problem.reason, problem.message)
-    return ConditionUpdate("Stalled", ConditionStatus.FALSE, "Progressing", "nothing waits for a person")
+        return ConditionUpdate(STALLED, _TRUE, problem.reason, problem.message)
+    return ConditionUpdate(STALLED, _FALSE, Reason.PROGRESSING, "nothing waits for a person")
 
 
 def _reconciling(
-    ctx: Context, plan: Plan, settled: bool, stalled: ConditionUpdate, views: Sequence[RoleView]
+    ctx: Context, plan: Plan, views: Mapping[str, RoleView], failures: Sequence[Failure], stalled: ConditionUpdate
 ) -> ConditionUpdate:
     if ctx.spec.paused:
-        return ConditionUpdate(
-            "Reconciling", ConditionStatus.FALSE, "Paused", "spec.paused is true: nothing is changed"
-        )
-    if settled:
-        return ConditionUpdate(
-            "Reconciling", ConditionStatus.FALSE, "Reconciled", "what runs is what the spec asks for"
-        )
-    if stalled.status is ConditionStatus.TRUE:
-        return ConditionUpdate(
-            "Reconciling", ConditionStatus.FALSE, stalled.reason, "stalled: see the condition Stalled"
-        )
-    waits = ", ".join(f"{v.role} {v.current} of {v.needed}" for v in views if v.current < v.needed)
-    text = plan.rollout.reason or f"waiting for replicas of the newest spec: {waits}"
-    problem = next((v.problem for v in views if v.problem), None)
+        return ConditionUpdate(RECONCILING, _FALSE, Reason.PAUSED, "spec.paused is true: nothing is changed")
+    lacking = [v for v in views.values() if v.current < v.needed]
+    if not plan.rollout.reason and not lacking and not failures:
+        return ConditionUpdate(RECONCILING, _FALSE, Reason.RECONCILED, "what runs is what the spec asks for")
+    if stalled.status is _TRUE:
+        return ConditionUpdate(RECONCILING, _FALSE, stalled.reason, "stalled: see the condition Stalled")
+    counts = ", ".join(f"{v.role} {v.current} of {v.needed}" for v in lacking)
+    text = plan.rollout.reason or f"waiting for replicas of the newest spec: {counts}"
+    problem = next((v.problem for v in views.values() if v.problem), None)
     if problem:
-        hint = "; free capacity, or set spec.scaling.gpuBudget so that the old revision goes first"
-        text += f"; {problem.reason}: {problem.message}{hint if problem.reason == 'Unschedulable' else ''}"
-    return ConditionUpdate(
-        "Reconciling", ConditionStatus.TRUE, "RollingOut" if plan.rollout.reason else "Progressing", text
-    )
+        hint = f"; {problem.rollout_hint}" if problem.rollout_hint else ""
+        text += f"; {problem.reason}: {problem.message}{hint}"
+    return ConditionUpdate(RECONCILING, _TRUE, Reason.ROLLING_OUT if plan.rollout.reason else Reason.PROGRESSING, text)
 
 
 def _ready(parts: Sequence[ConditionUpdate], stalled: ConditionUpdate) -> ConditionUpdate:
-    """The sub-condition's own reason goes up, so that one look tells why."""
-    missing = [p for p in parts if p.status is ConditionStatus.FALSE]
+    """The reason of the first condition that is False becomes its own, so that Ready says why."""
+    missing = [p for p in parts if p.status is _FALSE]
     if not missing:
-        return ConditionUpdate("Ready", ConditionStatus.TRUE, "Serving", "all pools and the router are ready")
-    if stalled.status is ConditionStatus.TRUE:
-        return ConditionUpdate("Ready", ConditionStatus.FALSE, stalled.reason, stalled.message)
+        return ConditionUpdate(READY, _TRUE, Reason.SERVING, "all pools and the router are ready")
+    if stalled.status is _TRUE:
+        return ConditionUpdate(READY, _FALSE, stalled.reason, stalled.message)
     first = missing[0]
-    return ConditionUpdate("Ready", ConditionStatus.FALSE, first.reason, f"{first.type}: {first.message}")
+    return ConditionUpdate(READY, _FALSE, first.reason, f"{first.type}: {first.message}", first.severity)
 
 
 def scaling_conditions(ctx: Context, plan: Plan) -> list[ConditionUpdate]:
     """Who sizes the pools and whether it can; the message has each pool's reason."""
-    mode, sizes = ctx.spec.scaling.mode, plan.sizes
-    told = "; ".join(f"{role}: {size.message}" for role, size in sizes.items())
-    unknown = next((size for size in sizes.values() if not size.sufficient), None)
-    limited = next((size for size in sizes.values() if size.limit), None)
-    if mode is ScalingMode.MANUAL:
-        active = ConditionUpdate(
-            "ScalingActive", ConditionStatus.FALSE, "Manual", "scaling.mode is Manual: replicas.min"
-        )
-    elif unknown:
-        active = ConditionUpdate("ScalingActive", ConditionStatus.FALSE, unknown.reason, f"the pools are held: {told}")
-    else:
-        reason = "External" if mode is ScalingMode.EXTERNAL else MEASURED
-        active = ConditionUpdate("ScalingActive", ConditionStatus.TRUE, reason, told)
+    limited = next((size for size in plan.sizes.values() if size.limit), None)
+    unknown = _first_unknown(plan)
+    provisional = unknown is not None and unknown.reason == NO_SIGNAL
     if limited:
-        return [active, ConditionUpdate("ScalingLimited", ConditionStatus.TRUE, limited.limit, told)]
-    return [active, ConditionUpdate("ScalingLimited", ConditionStatus.FALSE, "WithinBounds", "no bound is in the way")]
+        severity = Severity.NORMAL if limited.limit == NO_NODE else Severity.WARNING
+        text = _size_messages(plan)
+        bound = ConditionUpdate(SCALING_LIMITED, _TRUE, limited.limit, text, severity, provisional)
+    else:
+        text = "no bound is in the way"
+        bound = ConditionUpdate(SCALING_LIMITED, _FALSE, Reason.WITHIN_BOUNDS, text, provisional=provisional)
+    return [_scaling_active(ctx, plan, provisional), bound]
+
+
+def _scaling_active(ctx: Context, plan: Plan, provisional: bool) -> ConditionUpdate:
+    mode = ctx.spec.scaling.mode
+    unknown = _first_unknown(plan)
+    fixed = {role: text for role, pool in ctx.pools.items() if (text := _why_fixed(role, pool.replicas))}
+    if mode is ScalingMode.MANUAL:
+        return ConditionUpdate(SCALING_ACTIVE, _FALSE, Reason.MANUAL, "scaling.mode is Manual: replicas.min")
+    if mode is ScalingMode.AUTO and not ctx.spec.paused and fixed.keys() == ctx.pools.keys():
+        text = "; ".join(fixed.values())
+        return ConditionUpdate(SCALING_ACTIVE, _FALSE, Reason.NO_MAXIMUM, text, provisional=provisional)
+    if unknown:
+        severity = Severity.NORMAL if unknown.reason == NO_ROUTER else Severity.WARNING
+        text = f"the pools are held: {_size_messages(plan)}"
+        return ConditionUpdate(SCALING_ACTIVE, _FALSE, unknown.reason, text, severity, provisional)
+    if mode is ScalingMode.EXTERNAL:
+        return ConditionUpdate(SCALING_ACTIVE, _TRUE, Reason.EXTERNAL, _size_messages(plan))
+    return ConditionUpdate(SCALING_ACTIVE, _TRUE, Reason.MEASURED, "; ".join([_size_messages(plan), *fixed.values()]))
+
+
+def _first_unknown(plan: Plan) -> SizeDecision | None:
+    return next((size for size in plan.sizes.values() if not size.sufficient), None)
+
+
+def _size_messages(plan: Plan) -> str:
+    return "; ".join(f"{role}: {size.message}" for role, size in plan.sizes.items())
+
+
+def _why_fixed(role: str, replicas: Replicas) -> str:
+    """Why scaling.mode Auto cannot change a pool's size, and what to write; empty: it can."""
+    if replicas.max is None:
+        cause, remedy = f"{role}.replicas.max is not set", "set max"
+    elif replicas.max <= replicas.min:
+        cause, remedy = f"{role}.replicas.max is {replicas.max}", "raise max"
+    else:
+        return ""
+    return f"{cause}, so {role} keeps replicas.min {replicas.min}: {remedy} to let it scale, or scaling.mode Manual"

@@ -1,4 +1,4 @@
-"""How many replicas each pool is to have, and why, by who decides: the loop, an outside autoscaler, the spec. Pure."""
+"""How many replicas each pool is to have, and why: decided by the scaling loop, an autoscaler or the spec. Pure."""
 
 from __future__ import annotations
 
@@ -18,31 +18,30 @@ from phasewise_operator.scaling.types import NO_RECOMMENDATION, PoolState, Recom
 
 
 def pool_sizes(ctx: Context, observed: Observed, recommendation: Recommendation) -> Mapping[str, SizeDecision]:
-    """Decision by role; never a default where something runs: that would reset a pool when the operator starts."""
+    """Decision by role. What runs keeps its size: a default would reset a pool when the operator starts."""
     mode, budget = ctx.spec.scaling.mode, ctx.spec.scaling.gpu_budget
     if ctx.spec.paused:
-        return {role: _stays(ctx, observed, role, "Paused", "spec.paused is true: as it is") for role in ctx.pools}
+        return {role: _unchanged(ctx, observed, role, "Paused", "spec.paused is true: as it is") for role in ctx.pools}
     pools = pools_of(ctx, observed)
     if mode is ScalingMode.MANUAL:
         text = "scaling.mode is Manual: replicas.min"
         return _bounded(pools, {p.role: SizeDecision(p.min, "Manual", text) for p in pools}, budget)
     if mode is ScalingMode.EXTERNAL:
-        return follow(pools, {role: _asked(ctx, observed, role) for role in ctx.pools}, budget)
+        return follow(pools, {role: _scaler_replicas(ctx, observed, role) for role in ctx.pools}, budget)
     decisions = (recommendation if recommendation.generation == ctx.generation else NO_RECOMMENDATION).decisions
     sizes = {p.role: decisions.get(p.role) or _unmeasured(ctx, observed, p.role) for p in pools}
-    # What was measured holds for an older generation too: only sizes were decided by its spec.
-    return _bounded(
-        pools, sizes, budget, {role for role, decision in recommendation.decisions.items() if decision.missed}
-    )
+    # That a target is missed was measured, so it holds for another generation too; sizes depend on the spec.
+    missed = {role for role, decision in recommendation.decisions.items() if decision.missed}
+    return _bounded(pools, sizes, budget, missed)
 
 
-def _asked(ctx: Context, observed: Observed, role: str) -> int | None:
-    """What the PoolScaler says; None while there is none."""
+def _scaler_replicas(ctx: Context, observed: Observed, role: str) -> int | None:
+    """spec.replicas of the pool's PoolScaler; None while there is none."""
     live = observed.child(POOL_SCALER, scaler_name(ctx, role))
     return live["spec"].get("replicas") if live else None
 
 
-def _stays(ctx: Context, observed: Observed, role: str, reason: str, message: str) -> SizeDecision:
+def _unchanged(ctx: Context, observed: Observed, role: str, reason: str, message: str) -> SizeDecision:
     now, least = desired_now(observed, role), ctx.pools[role].replicas.min
     if now is not None:
         return SizeDecision(now, reason, message, sufficient=False)
@@ -50,7 +49,7 @@ def _stays(ctx: Context, observed: Observed, role: str, reason: str, message: st
 
 
 def _unmeasured(ctx: Context, observed: Observed, role: str) -> SizeDecision:
-    return _stays(ctx, observed, role, NO_SIGNAL, "nothing has been measured yet")
+    return _unchanged(ctx, observed, role, NO_SIGNAL, "nothing has been measured yet")
 
 
 def _bounded(

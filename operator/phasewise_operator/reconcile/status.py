@@ -1,17 +1,15 @@
-"""From updates to the status that is written, and to what is worth an Event. Pure; `now` is an argument.
+"""From updates to the status that is written, and whether it is worth a write. Pure; `now` is an argument.
 
 A status that differs in measured figures alone is written only now and then: see `should_write`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from phasewise_operator.api.durations import Duration
 from phasewise_operator.api.status import (
-    Condition,
-    ConditionStatus,
     InferenceServiceStatus,
     ModelStatus,
     RoleStatus,
@@ -23,12 +21,19 @@ from phasewise_operator.api.status import (
 )
 from phasewise_operator.kinds import POOL_SCALER, Manifest
 from phasewise_operator.observed import Observed
+from phasewise_operator.reconcile.conditions import (
+    LIVE_CONDITIONS,
+    SCALING_ACTIVE,
+    SCALING_LIMITED,
+    ConditionUpdate,
+    Reason,
+    conditions,
+)
 from phasewise_operator.reconcile.plan import Plan
-from phasewise_operator.reconcile.report import MEASURED, ConditionUpdate, role_views
+from phasewise_operator.reconcile.report import RoleView
 from phasewise_operator.render.children import scaler_name, scaler_status
 from phasewise_operator.render.context import Context
 from phasewise_operator.render.router import service_url
-from phasewise_operator.scaling.policy.data_quality import NO_SIGNAL
 from phasewise_operator.scaling.policy.reasons import BOUNDS, RESUMED
 from phasewise_operator.scaling.types import FIGURES_SECONDS, Latency, Recommendation, SizeDecision
 from phasewise_runtime import contract
@@ -36,43 +41,30 @@ from phasewise_runtime import contract
 DECISIONS: Final = 5
 MOVE: Final = 0.1
 """A figure that moved by less than this share is the same."""
-LIVE_CONDITIONS: Final = ("ScalingActive", "ScalingLimited")
-"""Conditions that follow the load: their messages carry figures, and a bound comes into the way and goes again."""
-RESUMED_DECISION: Final = (RESUMED, "decided and carried out just before the operator was started anew")
+RESUMED_DECISION: Final = (RESUMED, "decided and carried out just before the operator was restarted")
 
 
 def status_of(
     ctx: Context,
     plan: Plan,
     observed: Observed,
+    views: Mapping[str, RoleView],
     updates: Sequence[ConditionUpdate],
     recommendation: Recommendation,
-    generation: int,
-    before: Manifest,
+    live: Manifest,
     now: str,
 ) -> Manifest:
-    """The whole status as JSON; conditions whose status is as before keep their time."""
-    views = role_views(ctx, plan, observed)
-    revisions = {e.role: e.revision for e in plan.engines}
-    router = views.pop(contract.ROUTER)
-    pools = {
-        role: RoleStatus(
-            desired=v.desired,
-            ready=v.ready,
-            pending=v.pending,
-            revision=revisions[role],
-            summary=f"{v.ready}/{v.desired}",
-            reason=plan.sizes[role].reason,
-        )
-        for role, v in views.items()
-    }
-    slo, signals, known = ctx.spec.slo, recommendation.signals, before.get("slo", {})
+    """The status of a live service as JSON. What is as in its status before keeps its times."""
+    before, generation = live.get("status", {}), live["metadata"]["generation"]
+    pools = _pool_statuses(plan, observed, views, before)
+    router, slo, signals = views[contract.ROUTER], ctx.spec.slo, recommendation.signals
+    known = before.get("slo", {})
     status = InferenceServiceStatus(
         observed_generation=generation,
         conditions=conditions(updates, generation, before, now),
         url=service_url(ctx),
         model=ModelStatus(name=ctx.model_name),
-        revision="-".join(revisions.values()),
+        revision="-".join(e.revision for e in plan.engines),
         fingerprint=plan.engines[-1].fingerprint,
         prefill=pools.get(contract.PREFILL),
         decode=pools.get(contract.DECODE),
@@ -86,46 +78,37 @@ def status_of(
     return status.to_json()
 
 
-def conditions(updates: Sequence[ConditionUpdate], generation: int, before: Manifest, now: str) -> list[Condition]:
-    known = {c["type"]: c for c in before.get("conditions", [])}
-    kept = [name for name in LIVE_CONDITIONS if name in known] if _is_too_early(updates) else []
-    return [
-        Condition.model_validate(known[v.type]) if v.type in kept else _condition(v, known.get(v.type), generation, now)
-        for v in updates
-    ]
+def _pool_statuses(
+    plan: Plan, observed: Observed, views: Mapping[str, RoleView], before: Manifest
+) -> dict[str, RoleStatus]:
+    pools: dict[str, RoleStatus] = {}
+    for engine in plan.engines:
+        role, view = engine.role, views[engine.role]
+        known = before.get(role, {}).get("observedRevision")
+        pools[role] = RoleStatus(
+            desired=view.desired,
+            ready=view.ready,
+            pending=view.pending,
+            revision=engine.revision,
+            observed_revision=observed_revision(observed, role, engine.revision, known),
+            summary=f"{view.ready}/{view.desired}",
+            reason=plan.sizes[role].reason,
+        )
+    return pools
 
 
-def _condition(update: ConditionUpdate, before: Manifest | None, generation: int, now: str) -> Condition:
-    same = before is not None and before["status"] == update.status.value
-    return Condition(
-        type=update.type,
-        status=update.status,
-        reason=update.reason,
-        message=update.message,
-        observed_generation=generation,
-        last_transition_time=before["lastTransitionTime"] if before and same else now,
-    )
+def observed_revision(observed: Observed, role: str, desired: str, before: str | None) -> str | None:
+    """The desired revision as soon as all its replicas were ready; until then the one `before`, while it exists.
 
-
-def news(updates: Sequence[ConditionUpdate], before: Manifest) -> list[ConditionUpdate]:
-    """Verdicts worth an Event: Ready, Stalled or what scaling can do changed, or the reason for it."""
-    known = {c["type"]: (c["status"], c["reason"]) for c in before.get("conditions", [])}
-    told = [v for v in updates if v.type in ("Ready", "Stalled", *LIVE_CONDITIONS)]
-    if _is_too_early(updates):
-        told = [v for v in told if v.type not in LIVE_CONDITIONS]
-    return [v for v in told if known.get(v.type) != (v.status.value, v.reason) and _is_told(v, v.type in known)]
-
-
-def _is_too_early(updates: Sequence[ConditionUpdate]) -> bool:
-    """The loop has just begun to look: what was said of scaling before holds until it knows, in a few seconds."""
-    return any(v.type == "ScalingActive" and v.reason == NO_SIGNAL for v in updates)
-
-
-def _is_told(update: ConditionUpdate, known: bool) -> bool:
-    """Of a condition that appears only what is not as it should be; that nothing is in scaling's way is no news."""
-    if update.type == "ScalingActive":
-        return known
-    return update.type == "Ready" or update.status is ConditionStatus.TRUE or (known and update.type == "Stalled")
+    None: no revision of the pool has been as far yet.
+    """
+    workloads = [w for w in observed.workloads if w.role == role]
+    complete = [w.revision for w in workloads if w.current >= w.replicas > 0]
+    if desired in complete:
+        return desired
+    if before in [w.revision for w in workloads]:
+        return before
+    return complete[-1] if complete else None
 
 
 def _measure(target: Duration, latency: Latency | None, before: Manifest, now: str) -> SloMeasure:
@@ -158,47 +141,42 @@ def decisions(plan: Plan, before: Manifest, now: str) -> list[ScalingDecision]:
                     time=now, role=role, before=last, to=size.desired, reason=reason, message=message[:1024]
                 )
             )
-    return _last([*fresh, *known])
+    return _newest([*fresh, *known])
 
 
 def _why(size: SizeDecision) -> tuple[str, str]:
-    """Of a size that is held only a bound can have moved it now; else it is the status that comes late."""
+    """A size that is held did not change because of measurement: either a bound moved it, or it changed before a
+    restart and the status was not written any more."""
     if size.sufficient:
         return size.reason, size.message
     return (BOUNDS, size.bound) if size.bound else RESUMED_DECISION
 
 
-def _last(told: Sequence[ScalingDecision]) -> list[ScalingDecision]:
-    """So many, and each pool's last one among them: by it the next change is told from no change."""
-    latest = [next((d for d in told if d.role == role), None) for role in contract.ENGINE_ROLES]
-    room = DECISIONS - sum(d is not None and d not in told[:DECISIONS] for d in latest)
-    return [d for n, d in enumerate(told) if n < room or d in latest]
-
-
-def fresh_decisions(before: Manifest, after: Manifest) -> list[ScalingDecision]:
-    """Those of the status after that are not in the one before, oldest first."""
-    known = before.get("scaling", {}).get("decisions", [])
-    told = [d for d in after.get("scaling", {}).get("decisions", []) if d not in known]
-    return [ScalingDecision.model_validate(d) for d in reversed(told)]
+def _newest(changes: Sequence[ScalingDecision]) -> list[ScalingDecision]:
+    """The newest DECISIONS entries, but always each pool's latest: the next pass compares its size with that."""
+    latest = [next((d for d in changes if d.role == role), None) for role in contract.ENGINE_ROLES]
+    places = DECISIONS - sum(d is not None and d not in changes[:DECISIONS] for d in latest)
+    return [d for n, d in enumerate(changes) if n < places or d in latest]
 
 
 def scaler_statuses(ctx: Context, observed: Observed) -> list[Manifest]:
-    """Statuses of PoolScalers that say something else than what is."""
-    found: list[Manifest] = []
+    """The statuses of PoolScalers that are not up to date, as they are to be written."""
+    outdated: list[Manifest] = []
     for role in ctx.pools:
         live = observed.child(POOL_SCALER, scaler_name(ctx, role))
         if live is not None:
             pods = sum(p.role == role and not p.deleting for p in observed.pods)
             desired = scaler_status(ctx, role, live, pods)
             if live.get("status") != desired["status"]:
-                found.append(desired)
-    return found
+                outdated.append(desired)
+    return outdated
 
 
 def should_write(before: Manifest, after: Manifest, since: float) -> bool:
     """Whether a status is worth a write, `since` seconds after the last one.
 
-    Anything but measured figures is at once; these when they have moved, or when what is said of them has changed.
+    A change in anything but measured figures is written at once. Figures are written every FIGURES_SECONDS at most, and
+    only if they have moved or the messages about them have changed.
     """
     if _without_figures(before) != _without_figures(after):
         return True
@@ -206,37 +184,35 @@ def should_write(before: Manifest, after: Manifest, since: float) -> bool:
         return False
     figures = before.get("slo", {}), after.get("slo", {})
     moved = any(_moved(figures[0].get(name, {}).get("measured"), m.get("measured")) for name, m in figures[1].items())
-    return moved or _said(before) != _said(after)
+    return moved or _live_messages(before) != _live_messages(after)
 
 
 def _without_figures(status: Manifest) -> Manifest:
     slo = {name: measure["target"] for name, measure in status.get("slo", {}).items()}
-    told = [_without_load(c) for c in status.get("conditions", []) if not (_is_measured(status) and _is_bound(c))]
+    known = status.get("conditions", [])
+    kept = [_without_load(c) for c in known if c["type"] != SCALING_LIMITED or not _follows_load(status)]
     pools = {role: {**status[role], "reason": ""} for role in contract.ENGINE_ROLES if role in status}
-    return {**status, **pools, "slo": slo, "conditions": told}
+    return {**status, **pools, "slo": slo, "conditions": kept}
 
 
-def _is_measured(status: Manifest) -> bool:
-    return any(c["type"] == "ScalingActive" and c["reason"] == MEASURED for c in status.get("conditions", []))
-
-
-def _is_bound(condition: Manifest) -> bool:
-    """With sizes that follow the load, bounds come into the way and go again by themselves."""
-    return condition["type"] == "ScalingLimited"
+def _follows_load(status: Manifest) -> bool:
+    """What the pools need is measured, so whether a bound limits it changes with the load."""
+    measured = (Reason.MEASURED, Reason.NO_MAXIMUM)
+    return any(c["type"] == SCALING_ACTIVE and c["reason"] in measured for c in status.get("conditions", []))
 
 
 def _without_load(condition: Manifest) -> Manifest:
     return {**condition, "message": ""} if condition["type"] in LIVE_CONDITIONS else condition
 
 
-def _said(status: Manifest) -> list[str]:
-    told = [c for c in status.get("conditions", []) if c["type"] in LIVE_CONDITIONS]
-    messages = [f"{c['status']} {c['reason']}: {c['message']}" for c in told]
+def _live_messages(status: Manifest) -> list[str]:
+    live = [c for c in status.get("conditions", []) if c["type"] in LIVE_CONDITIONS]
+    messages = [f"{c['status']} {c['reason']}: {c['message']}" for c in live]
     return [*messages, *(status.get(role, {}).get("reason", "") for role in contract.ENGINE_ROLES)]
 
 
 def _moved(before: str | None, after: str | None) -> bool:
     if before is None or after is None:
         return before != after
-    was, now = Duration(before).seconds, Duration(after).seconds
-    return abs(now - was) > MOVE * was
+    old, new = Duration(before).seconds, Duration(after).seconds
+    return abs(new - old) > MOVE * old

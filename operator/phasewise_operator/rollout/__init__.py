@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from phasewise_operator.observed import RunningRevision, gpus_held
+
 
 @dataclass(frozen=True)
 class DesiredRevision:
@@ -23,23 +25,6 @@ class DesiredRevision:
     replicas: int
     gpus: int
     """GPUs a replica."""
-
-
-@dataclass(frozen=True)
-class RunningRevision:
-    """A revision of an engine role that runs: a Deployment, or (replicas 0) the pods that are left of one."""
-
-    role: str
-    revision: str
-    fingerprint: str
-    replicas: int
-    ready: int
-    pods: int
-    """Pods that exist, terminating ones too: they hold their GPUs until they are gone."""
-    gpus: int
-    """GPUs a pod."""
-    served: bool
-    """It was available as a whole once."""
 
 
 @dataclass(frozen=True)
@@ -59,24 +44,24 @@ def plan_rollout(
     old = [r for r in running if r.revision not in {w.revision for w in desired if w.role == r.role}]
     if not old:
         return Rollout({w.role: w.replicas for w in desired}, {}, "")
-    if gpu_budget is not None and _gpus(desired, old) > gpu_budget:
+    if gpu_budget is not None and gpus_held(old) + sum(w.replicas * w.gpus for w in desired) > gpu_budget:
         beside = _as_large_as_fits(desired, now, old, gpu_budget)
         if beside is None:
             return _release_first(desired, now, old, gpu_budget)
         desired = beside
-    whole = all(_ready(now, w) >= min(w.replicas, _carried(old, w.role)) for w in desired)
+    complete = all(_ready(now, w) >= min(w.replicas, _serving_replicas(old, w.role)) for w in desired)
     kept: dict[tuple[str, str], int] = {}
-    for want in desired:
-        for was in (r for r in old if r.role == want.role):
-            replicas = 0 if whole else _keep(want, was, _ready(now, want))
+    for new in desired:
+        for former in (r for r in old if r.role == new.role):
+            replicas = 0 if complete else _keep(new, former, _ready(now, new))
             if replicas > 0:
-                kept[was.role, was.revision] = replicas
-    reason = "" if whole else "the new revision comes up beside the old, which goes on serving until it is ready"
+                kept[former.role, former.revision] = replicas
+    reason = "" if complete else "the new revision comes up beside the old, which goes on serving until it is ready"
     return Rollout({w.role: w.replicas for w in desired}, kept, reason)
 
 
-def _carried(old: Sequence[RunningRevision], role: str) -> int:
-    """Replicas that can take all the traffic that the old revisions took: what is desired beyond comes without them."""
+def _serving_replicas(old: Sequence[RunningRevision], role: str) -> int:
+    """Ready replicas of the old revisions: so many new ones can take all their traffic, and need not wait for more."""
     return max(1, sum(r.ready for r in old if r.role == role))
 
 
@@ -86,42 +71,36 @@ def _as_large_as_fits(
     old: Sequence[RunningRevision],
     budget: int,
 ) -> list[DesiredRevision] | None:
-    """A pool that grows in mid-rollout must not turn it into one where the old goes first: it grows as far as there is
-    room. None: the new revision is not yet as large as the old, or does not fit beside it even as it is."""
+    """A pool that grows in mid-rollout grows as far as the budget allows, so that the old revisions need not go first.
+
+    None: the new revision is not yet as large as the old, or does not fit beside it even at the size that it has.
+    """
     found = [now.get((w.role, w.revision)) for w in desired]
     has = [min(w.replicas, f.replicas) if f else 0 for w, f in zip(desired, found, strict=True)]
-    free = budget - sum(max(r.pods, r.replicas) * r.gpus for r in old)
-    free -= sum(n * w.gpus for n, w in zip(has, desired, strict=True))
+    free = budget - gpus_held(old) - sum(n * w.gpus for n, w in zip(has, desired, strict=True))
     if free < 0 or any(n < sum(r.replicas for r in old if r.role == w.role) for n, w in zip(has, desired, strict=True)):
         return None
     fitted: list[DesiredRevision] = []
-    for want, there in zip(desired, has, strict=True):
-        more = want.replicas - there if want.gpus == 0 else min(want.replicas - there, free // want.gpus)
-        free -= more * want.gpus
-        fitted.append(replace(want, replicas=there + more))
+    for new, replicas in zip(desired, has, strict=True):
+        more = new.replicas - replicas if new.gpus == 0 else min(new.replicas - replicas, free // new.gpus)
+        free -= more * new.gpus
+        fitted.append(replace(new, replicas=replicas + more))
     return fitted
 
 
-def _ready(now: Mapping[tuple[str, str], RunningRevision], want: DesiredRevision) -> int:
-    found = now.get((want.role, want.revision))
+def _ready(now: Mapping[tuple[str, str], RunningRevision], new: DesiredRevision) -> int:
+    found = now.get((new.role, new.revision))
     return found.ready if found else 0
 
 
-def _keep(want: DesiredRevision, was: RunningRevision, ready: int) -> int:
-    """Replicas an old revision keeps: what never served goes at once; a readable peer is replaced one by one.
-
-    One that is merely not ready at this moment may be the only one that can serve again.
-    """
-    if was.ready == 0 and not was.served:
+def _keep(new: DesiredRevision, old: RunningRevision, ready: int) -> int:
+    """Replicas that an old revision keeps. One that never served goes at once; one of the same fingerprint is replaced
+    replica by replica; one that served but is not ready now stays, for it may be the only one that can serve again."""
+    if old.ready == 0 and not old.served:
         return 0
-    if was.fingerprint == want.fingerprint:
-        return max(0, min(was.replicas, want.replicas - ready))
-    return was.replicas
-
-
-def _gpus(desired: Sequence[DesiredRevision], old: Sequence[RunningRevision]) -> int:
-    """GPUs held if the new came beside the old."""
-    return sum(max(r.pods, r.replicas) * r.gpus for r in old) + sum(w.replicas * w.gpus for w in desired)
+    if old.fingerprint == new.fingerprint:
+        return max(0, min(old.replicas, new.replicas - ready))
+    return old.replicas
 
 
 def _release_first(
@@ -130,12 +109,13 @@ def _release_first(
     old: Sequence[RunningRevision],
     budget: int,
 ) -> Rollout:
-    """The old goes at once; the new takes, in the order of the roles, what its pods have let go. It never shrinks."""
+    """The old goes at once; the new takes, in the order of the roles, the GPUs that its pods have left. It never
+    shrinks. Replicas of the old that are not pods yet do not count here: they are not created any more."""
     free = budget - sum(r.pods * r.gpus for r in old)
     current: dict[str, int] = {}
-    for want in desired:
-        fits = want.replicas if want.gpus == 0 else max(0, min(want.replicas, free // want.gpus))
-        found = now.get((want.role, want.revision))
-        current[want.role] = max(fits, min(want.replicas, found.replicas) if found else 0)
-        free -= current[want.role] * want.gpus
+    for new in desired:
+        fits = new.replicas if new.gpus == 0 else max(0, min(new.replicas, free // new.gpus))
+        found = now.get((new.role, new.revision))
+        current[new.role] = max(fits, min(new.replicas, found.replicas) if found else 0)
+        free -= current[new.role] * new.gpus
     return Rollout(current, {}, f"the GPU budget of {budget} does not hold both revisions: the old goes first")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from typing import Final
 
 from phasewise_operator.api.pool import Replicas
-from phasewise_operator.observed import Observed, PodView, Workload
+from phasewise_operator.observed import Observed, Workload, gpus_held
 from phasewise_operator.render.context import Context, gpus_per_replica
 from phasewise_operator.scaling.types import PoolState, SloTargets
 
@@ -38,7 +36,7 @@ def desired_now(observed: Observed, role: str) -> int | None:
 
 
 def _current(observed: Observed, role: str) -> Workload | None:
-    """The newest Deployment that carries the size of the pool."""
+    """The newest Deployment that has the annotation with the size of the pool."""
     annotated = [w for w in observed.workloads if w.role == role and w.desired is not None]
     return annotated[-1] if annotated else None
 
@@ -50,8 +48,7 @@ def pools_of(ctx: Context, observed: Observed) -> list[PoolState]:
 
 def _pool(ctx: Context, observed: Observed, role: str) -> PoolState:
     spec = ctx.pools[role]
-    pods = [p for p in observed.pods if p.role == role]
-    staying = [p for p in pods if not p.deleting]
+    staying = [p for p in observed.pods if p.role == role and not p.deleting]
     now = desired_now(observed, role)
     desired = spec.replicas.min if now is None else now
     gpus = gpus_per_replica(spec)
@@ -64,7 +61,7 @@ def _pool(ctx: Context, observed: Observed, role: str) -> PoolState:
         unschedulable=sum(bool(p.unschedulable) for p in staying),
         gpus=gpus,
         batch=_batch(ctx),
-        gpus_beside=_gpus_beside(observed, role, pods, desired),
+        gpus_beside=_gpus_beside(observed, role, desired),
     )
 
 
@@ -73,15 +70,11 @@ def _batch(ctx: Context) -> int:
     return int(configured) if configured.isdecimal() else DEFAULT_BATCH
 
 
-def _gpus_beside(observed: Observed, role: str, pods: Sequence[PodView], desired: int) -> int:
+def _gpus_beside(observed: Observed, role: str, desired: int) -> int:
     """GPUs of pods of the current revision beyond the desired size, which are going, and of every other revision."""
     current = _current(observed, role)
-    mine = current.revision if current else None
-    count = Counter(p.revision for p in pods)
-    each = {p.revision: p.gpus for p in pods}
-    for workload in (w for w in observed.workloads if w.role == role):
-        count[workload.revision] = max(count[workload.revision], workload.replicas)
-        each[workload.revision] = workload.gpus
-    if mine is not None:
-        count[mine] = max(0, sum(p.revision == mine for p in pods) - desired)
-    return sum(number * each.get(revision, 0) for revision, number in count.items())
+    revisions = [r for r in observed.revisions if r.role == role]
+    if current is None:
+        return gpus_held(revisions)
+    beyond = sum(max(0, r.pods - desired) * r.gpus for r in revisions if r.revision == current.revision)
+    return beyond + gpus_held(r for r in revisions if r.revision != current.revision)

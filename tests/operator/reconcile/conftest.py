@@ -1,4 +1,4 @@
-"""A controller on the small API, and the user before it."""
+"""A worker on the fake API server, and a user who applies services to it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import copy
 from typing import Any, cast
 
 import pytest
+from tests.operator.conftest import IMAGES
 from tests.operator.reconcile.fake_api import KEY, Api, Apply, Loop
 
 from phasewise_operator.kinds import INFERENCE_SERVICE
 from phasewise_operator.kube import Kube
 from phasewise_operator.metrics import Metrics
 from phasewise_operator.queue import WorkQueue
-from phasewise_operator.reconcile.controller import Controller
-from phasewise_operator.render.context import Images
+from phasewise_operator.reconcile.reconciler import Reconciler
+from phasewise_operator.reconcile.status_writer import EventRecorder, StatusWriter
+from phasewise_operator.reconcile.worker import Worker
 from phasewise_operator.store import Key, Store
 
 
@@ -23,13 +25,14 @@ def api() -> Api:
 
 
 @pytest.fixture
-def controller(api: Api) -> Controller:
-    images = Images("phasewise/runtime:1", "vllm/vllm-openai:1", "IfNotPresent")
-    return Controller(cast("Kube", api), Store(), WorkQueue[Key](), images, Metrics(), 300, Loop())
+def worker(api: Api) -> Worker:
+    kube, store = cast("Kube", api), Store()
+    status = StatusWriter(kube, store, EventRecorder(kube))
+    return Worker(WorkQueue[Key](), Reconciler(kube, store, IMAGES, 300, Loop(), status), Metrics())
 
 
 @pytest.fixture
-def user_applies(api: Api, controller: Controller) -> Apply:
+def user_applies(api: Api, worker: Worker) -> Apply:
     """The user's apply, and the watch event of it."""
 
     def put(generation: int = 1, uid: str = "uid-s", **changes: Any) -> None:
@@ -44,7 +47,7 @@ def user_applies(api: Api, controller: Controller) -> Apply:
             "spec": {**spec, **changes},
             **({"status": before["status"]} if "status" in before else {}),
         }
-        controller.store.put(INFERENCE_SERVICE, copy.deepcopy(api.objects["InferenceService", "chat"]))
-        controller.queue.add(KEY)
+        worker.reconciler.store.put(INFERENCE_SERVICE, copy.deepcopy(api.objects["InferenceService", "chat"]))
+        worker.queue.add(KEY)
 
     return put

@@ -1,15 +1,18 @@
-"""A small API server that can be made to fail, and what drives the controller on it."""
+"""A fake API server that can be made to fail, and helpers that drive a worker on it."""
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import Callable
+from typing import Any
 
-from tests.operator.reconcile.managed_fields import fields_of
+from tests.operator.reconcile.live_objects import fields_of
 
 from phasewise_operator.kinds import EVENT, Kind, Manifest
 from phasewise_operator.kube import Listing
-from phasewise_operator.reconcile.controller import Controller
+from phasewise_operator.reconcile.managed_fields import owned_fields
+from phasewise_operator.reconcile.worker import Worker
 from phasewise_operator.scaling.types import NO_RECOMMENDATION, Recommendation
 from phasewise_operator.store import Key
 from phasewise_runtime import contract
@@ -20,37 +23,54 @@ Apply = Callable[..., None]
 
 
 class Api:
-    """Objects by kind and name; `faults` by kind raise instead of writing."""
+    """Objects by kind and name; `faults` by kind raise instead of writing, `lists` are what a list of a kind returns.
+
+    Server-side apply merges as a real API server does: it sets what is applied, removes what we applied before and do
+    not any more, and keeps the rest. Not done: validation, defaults, the ownership of other managers (an edit that a
+    test makes takes no field from us), merging lists by key (a list is applied with all its items), generations of
+    children, garbage collection, watches.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[Ref, Manifest] = {}
+        self.lists: dict[str, list[Manifest]] = {}
+        self.queries: list[tuple[str, dict[str, str]]] = []
         self.faults: dict[str, Exception] = {}
         self.writes: list[str] = []
+        self.applied: list[Manifest] = []
         self.version = 0
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         return copy.deepcopy(self.objects.get((kind.name, name)))
 
     async def list(self, kind: Kind, namespace: str | None, **query: str) -> Listing:
-        return Listing([], 0)
+        self.queries.append((kind.name, query))
+        if f"list {kind.name}" in self.faults:
+            raise self.faults[f"list {kind.name}"]
+        return Listing(copy.deepcopy(self.lists.get(kind.name, [])), self.version)
 
     async def apply(self, manifest: Manifest, subresource: str | None = None) -> Manifest:
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         self._write(f"{kind} {name} {subresource or ''}".strip(), "status" if subresource else kind)
+        self.applied.append(copy.deepcopy(manifest))
         self.version += 1
         if subresource:
             live = self.objects[kind, name]
-            live["status"] = manifest["status"]
+            live["status"] = copy.deepcopy(manifest["status"])
         else:
-            live = copy.deepcopy(manifest)
-            body = {k: v for k, v in manifest.items() if k not in ("apiVersion", "kind")}
-            entry = {"manager": contract.FIELD_MANAGER, "operation": "Apply", "fieldsV1": fields_of(body)}
-            live["metadata"].update(
-                creationTimestamp="2026-01-01T00:00:00Z", uid=f"uid-{name}", generation=1, managedFields=[entry]
-            )
+            live = self._merged(manifest)
             self.objects[kind, name] = live
         live["metadata"]["resourceVersion"] = str(self.version)
         return copy.deepcopy(live)
+
+    def _merged(self, manifest: Manifest) -> Manifest:
+        stamps = {"creationTimestamp": "2026-01-01T00:00:00Z", "uid": f"uid-{manifest['metadata']['name']}"}
+        before = self.objects.get((manifest["kind"], manifest["metadata"]["name"]), {"metadata": stamps})
+        live = merge(before, copy.deepcopy(manifest), owned_fields(before))
+        body = {k: v for k, v in manifest.items() if k not in ("apiVersion", "kind")}
+        entry = {"manager": contract.FIELD_MANAGER, "operation": "Apply", "fieldsV1": fields_of(body)}
+        live["metadata"].update(generation=1, managedFields=[entry])
+        return live
 
     async def create(self, kind: Kind, namespace: str, body: Manifest) -> Manifest:
         meta = body["metadata"]
@@ -71,8 +91,22 @@ class Api:
         self.writes.append(what)
 
 
+def merge(live: dict[str, Any], applied: dict[str, Any], owned: Any) -> dict[str, Any]:
+    """An object after server-side apply; `owned`: FieldsV1 of what was applied before."""
+    merged = dict(live)
+    for key in {*live, *applied}:
+        ours, known, value = owned.get(f"f:{key}"), live.get(key), applied.get(key)
+        if isinstance(known, dict) and (isinstance(value, dict) or (value is None and ours)):
+            merged[key] = merge(known, value or {}, ours or {})
+        elif key in applied:
+            merged[key] = value
+        elif ours is not None:
+            del merged[key]
+    return merged
+
+
 class Loop:
-    """The scaling loop, which says what it is told to say."""
+    """A scaling loop with a fixed recommendation."""
 
     def __init__(self) -> None:
         self.says = NO_RECOMMENDATION
@@ -81,9 +115,12 @@ class Loop:
         return self.says
 
 
-async def one_pass(controller: Controller) -> bool:
-    key = await controller.queue.get()
-    return await controller.reconcile(key)
+async def one_pass(worker: Worker) -> bool:
+    """Process the next key; returns whether every child could be written."""
+    async with asyncio.timeout(5):
+        outcome = await worker.process_next()
+    assert outcome != "error", "see the log"
+    return outcome == "ok"
 
 
 def condition(api: Api, kind: str) -> tuple[str, str]:

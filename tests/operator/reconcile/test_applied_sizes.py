@@ -8,67 +8,69 @@ from typing import cast
 from tests.operator.reconcile.fake_api import KEY, Api, Apply, Loop, condition, one_pass
 
 from phasewise_operator.kinds import POOL_SCALER
-from phasewise_operator.reconcile.controller import Controller
+from phasewise_operator.reconcile.worker import Worker
 from phasewise_operator.scaling.types import Recommendation, SizeDecision
 from phasewise_runtime import contract
 
 
-async def test_scalers_are_made_whole_for_an_autoscaler_and_their_status_tells_what_there_is(
-    api: Api, controller: Controller, user_applies: Apply
+async def test_scalers_are_created_with_replicas_and_their_status_has_the_pods_and_their_selector(
+    api: Api, worker: Worker, user_applies: Apply
 ) -> None:
     user_applies(scaling={"mode": "External"}, decode={"replicas": {"min": 2, "max": 5}})
-    assert await one_pass(controller)
+    assert await one_pass(worker)
     assert "PoolScaler chat-decode made" in api.writes
     assert api.objects["PoolScaler", "chat-decode"]["spec"]["replicas"] == 2
-    controller.queue.add(KEY)
-    assert await one_pass(controller)
+    worker.queue.add(KEY)
+    assert await one_pass(worker)
     status = api.objects["PoolScaler", "chat-decode"]["status"]
     assert status["replicas"] == 0, "no pod yet"
     assert status["selector"] == "phasewise.dev/service=chat,phasewise.dev/role=decode"
     api.writes.clear()
-    controller.queue.add(KEY)
-    assert await one_pass(controller)
+    worker.queue.add(KEY)
+    assert await one_pass(worker)
     assert api.writes == []
 
 
-async def test_a_scaler_of_somebody_else_is_left_alone(api: Api, controller: Controller, user_applies: Apply) -> None:
+async def test_a_scaler_of_somebody_else_is_left_alone(api: Api, worker: Worker, user_applies: Apply) -> None:
     meta = {"name": "chat-decode", "namespace": "default"}
     theirs = {"apiVersion": POOL_SCALER.api_version, "kind": "PoolScaler", "metadata": meta, "spec": {"replicas": 9}}
     api.objects["PoolScaler", "chat-decode"] = copy.deepcopy(theirs)
     user_applies(scaling={"mode": "External"})
-    await one_pass(controller)
+    await one_pass(worker)
     assert api.objects["PoolScaler", "chat-decode"] == theirs
     assert condition(api, "Stalled") == ("True", "NameConflict")
 
 
-async def test_a_scaler_that_lost_its_label_is_ours_again_with_the_size_it_had(
-    api: Api, controller: Controller, user_applies: Apply
+async def test_a_scaler_that_lost_its_label_is_applied_again_without_replicas_which_are_the_autoscalers(
+    api: Api, worker: Worker, user_applies: Apply
 ) -> None:
     user_applies(scaling={"mode": "External"}, decode={"replicas": {"min": 1, "max": 5}})
-    await one_pass(controller)
-    controller.queue.add(KEY)
-    await one_pass(controller)
+    await one_pass(worker)
+    worker.queue.add(KEY)
+    await one_pass(worker)
     live = api.objects["PoolScaler", "chat-decode"]
     live["spec"]["replicas"] = 4
     live["metadata"]["resourceVersion"] = "1000"
     lost = copy.deepcopy(live)
-    controller.store.drop(POOL_SCALER, lost)
+    worker.reconciler.store.drop(POOL_SCALER, lost)
     del live["metadata"]["labels"][contract.LABEL_SERVICE]
-    controller.queue.add(KEY)
-    assert await one_pass(controller)
+    worker.queue.add(KEY)
+    assert await one_pass(worker)
     after = api.objects["PoolScaler", "chat-decode"]
     assert after["metadata"]["labels"][contract.LABEL_SERVICE] == "chat"
-    assert "replicas" not in after["spec"], "the small API replaces; a real one keeps what is not applied"
+    assert after["spec"]["replicas"] == 4, "the autoscaler's"
+    sent = [m for m in api.applied if m["kind"] == "PoolScaler" and m["metadata"]["name"] == "chat-decode"]
+    assert all("replicas" not in m.get("spec", {}) for m in sent)
 
 
-async def test_the_loops_sizes_are_carried_out_and_told(api: Api, controller: Controller, user_applies: Apply) -> None:
+async def test_the_loops_sizes_are_applied_and_reported(api: Api, worker: Worker, user_applies: Apply) -> None:
     user_applies(decode={"replicas": {"min": 1, "max": 5}})
-    await one_pass(controller)
-    cast("Loop", controller.recommender).says = Recommendation(
+    await one_pass(worker)
+    cast("Loop", worker.reconciler.recommender).says = Recommendation(
         {"decode": SizeDecision(3, "DecodeLoad", "9 streams")}, generation=1
     )
-    controller.queue.add(KEY)
-    assert await one_pass(controller)
+    worker.queue.add(KEY)
+    assert await one_pass(worker)
     (name,) = [name for kind, name in api.objects if kind == "Deployment" and "decode" in name]
     assert api.objects["Deployment", name]["spec"]["replicas"] == 3
     (decision,) = api.objects["InferenceService", "chat"]["status"]["scaling"]["decisions"]

@@ -29,7 +29,7 @@ def ours(live: Manifest) -> dict[str, Any]:
     return next(m for m in live["metadata"]["managedFields"] if m["manager"] == "phasewise")["fieldsV1"]
 
 
-def test_what_was_applied_is_owned_and_can_be_extracted_whole(live: Manifest) -> None:
+def test_what_was_applied_is_owned_and_can_be_extracted(live: Manifest) -> None:
     intent = extract(live)
     assert owns(owned_fields(live), intent)
     assert intent["spec"]["replicas"] == 1

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.operator.conftest import MakeContext
 
 from phasewise_operator.kinds import Manifest
 from phasewise_operator.observed import Observed, PodView
@@ -14,7 +14,6 @@ from phasewise_operator.reconcile.deletion_cost import cheapest_pods, deletion_c
 from phasewise_operator.reconcile.plan import make_plan
 from phasewise_operator.reconcile.report import scaling_conditions
 from phasewise_operator.reconcile.sizes import pool_sizes
-from phasewise_operator.render.context import Context
 from phasewise_operator.scaling.pools import pools_of
 from phasewise_operator.scaling.types import (
     NO_RECOMMENDATION,
@@ -27,7 +26,6 @@ from phasewise_operator.scaling.types import (
 )
 from phasewise_runtime import contract
 
-MakeContext = Callable[..., Context]
 ONE_TO_FOUR = {"replicas": {"min": 1, "max": 4}}
 
 
@@ -112,16 +110,19 @@ def test_who_sizes_a_pool(
 def test_an_external_pool_gets_a_scaler_once_and_its_replicas_never_become_ours(make_context: MakeContext) -> None:
     ctx = make_context(prefill=ONE_TO_FOUR, decode=ONE_TO_FOUR, scaling={"mode": "External"})
     first = make_plan(ctx, seen(deployment("prefill", 3, "3")))
-    assert {m["metadata"]["name"]: m["spec"]["replicas"] for m in first.create} == {"chat-prefill": 3, "chat-decode": 1}
+    assert {m["metadata"]["name"]: m["spec"]["replicas"] for m in first.changes.create} == {
+        "chat-prefill": 3,
+        "chat-decode": 1,
+    }
     there = make_plan(ctx, seen(scaler("prefill", 2), scaler("decode", 2)))
-    assert there.create == ()
-    applied = [m for m in there.write if m["kind"] == "PoolScaler"]
+    assert there.changes.create == ()
+    applied = [m for m in there.changes.write if m["kind"] == "PoolScaler"]
     assert [m["spec"] for m in applied] == [{"serviceRef": {"name": "chat"}, "role": r} for r in ("prefill", "decode")]
 
 
 def test_a_scaler_goes_when_the_mode_is_another(make_context: MakeContext) -> None:
     plan = make_plan(make_context(), seen(scaler("prefill", 2)))
-    assert [m["kind"] for m in plan.remove] == ["PoolScaler"]
+    assert [m["kind"] for m in plan.changes.remove] == ["PoolScaler"]
 
 
 def test_a_pool_counts_what_is_beyond_it(make_context: MakeContext) -> None:
@@ -214,8 +215,8 @@ def test_paused_leaves_every_size_as_it_is(mode: str, make_context: MakeContext)
     assert (sizes["prefill"].desired, sizes["prefill"].reason) == (3, "Paused")
 
 
-def advice_of(**in_hand: float) -> Recommendation:
-    pods = {name: PodLoad(running=n, waiting=0.0) for name, n in in_hand.items()}
+def loads(**requests: float) -> Recommendation:
+    pods = {name: PodLoad(running=n, waiting=0.0) for name, n in requests.items()}
     signals = Signals(0, 10, 30, Coverage(1, 1), {"prefill": PoolSignals(Coverage(len(pods), len(pods)), pods)})
     return Recommendation(signals=signals)
 
@@ -223,14 +224,14 @@ def advice_of(**in_hand: float) -> Recommendation:
 @pytest.mark.parametrize(
     ("pods", "recommendation", "gone"),
     [
-        ([pod("a"), pod("b"), pod("c")], advice_of(a=5, b=1, c=3), ["b"]),
-        ([pod("a"), pod("b", ready=False)], advice_of(a=0), ["b"]),
-        ([pod("a"), pod("b")], advice_of(a=7), ["a"]),
+        ([pod("a"), pod("b"), pod("c")], loads(a=5, b=1, c=3), ["b"]),
+        ([pod("a"), pod("b", ready=False)], loads(a=0), ["b"]),
+        ([pod("a"), pod("b")], loads(a=7), ["a"]),
         ([pod("a", created="1"), pod("b", created="2")], NO_RECOMMENDATION, ["b"]),
     ],
-    ids=["least in hand", "what is not ready", "what is unknown goes last", "of equals the youngest"],
+    ids=["fewest requests", "what is not ready", "what is unknown goes last", "of equals the youngest"],
 )
-def test_the_pod_with_the_least_to_lose_goes(
+def test_the_pod_with_the_fewest_requests_goes(
     pods: list[PodView], recommendation: Recommendation, gone: list[str]
 ) -> None:
     assert [p.name for p in cheapest_pods(pods, 1, recommendation)] == gone
@@ -247,8 +248,8 @@ def test_costs_are_written_only_where_a_pool_shrinks_and_taken_back(make_context
         for n, cost in (("a", ""), ("b", "-1"), ("c", ""))
     )
     plan = make_plan(ctx, seen(live, pods=pods), says(prefill=1, decode=1))
-    costs = deletion_costs("default", plan, seen(live, pods=pods), advice_of(a=0, b=4, c=4))
-    told = {m["metadata"]["name"]: m["metadata"].get("annotations") for m in costs}
-    assert told == {"a": {contract.ANNOTATION_DELETION_COST: "-1"}, "b": None}
+    costs = deletion_costs("default", plan, seen(live, pods=pods), loads(a=0, b=4, c=4))
+    annotations = {m["metadata"]["name"]: m["metadata"].get("annotations") for m in costs}
+    assert annotations == {"a": {contract.ANNOTATION_DELETION_COST: "-1"}, "b": None}
     same = make_plan(ctx, seen(live, pods=pods), says(prefill=2, decode=1))
-    assert deletion_costs("default", same, seen(live, pods=pods), advice_of(a=0)) == []
+    assert deletion_costs("default", same, seen(live, pods=pods), loads(a=0)) == []

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.operator.conftest import MakeContext
 
+from phasewise_operator.api.status import ConditionStatus
 from phasewise_operator.kinds import Manifest
 from phasewise_operator.observed import Observed
-from phasewise_operator.reconcile import report
-from phasewise_operator.reconcile.events import decision_event
+from phasewise_operator.reconcile.conditions import ConditionUpdate, Severity
+from phasewise_operator.reconcile.events import changed_conditions, condition_event, decision_event, fresh_decisions
 from phasewise_operator.reconcile.plan import make_plan
-from phasewise_operator.reconcile.status import fresh_decisions, news, should_write, status_of
+from phasewise_operator.reconcile.report import report, role_views
+from phasewise_operator.reconcile.status import should_write, status_of
 from phasewise_operator.render.context import Context
 from phasewise_operator.scaling.types import Coverage, Latency, Recommendation, Signals, SizeDecision
 
-MakeContext = Callable[..., Context]
 NOW, LATER = "2026-01-02T03:04:05Z", "2026-01-02T03:04:35Z"
 POOL = {"replicas": {"min": 1, "max": 4}}
 
@@ -34,9 +35,15 @@ def recommendation(
     return Recommendation(decisions, signals)
 
 
-def status(ctx: Context, given: Recommendation, before: Manifest, now: str = NOW) -> Manifest:
+def updates_of(ctx: Context, given: Recommendation) -> list[ConditionUpdate]:
     plan = make_plan(ctx, Observed(), given)
-    return status_of(ctx, plan, Observed(), report.report(ctx, plan, Observed(), [], given), given, 1, before, now)
+    return report(ctx, plan, Observed(), role_views(ctx, plan, Observed(), NOW), [], given)
+
+
+def status(ctx: Context, given: Recommendation, before: Manifest, now: str = NOW) -> Manifest:
+    plan, live = make_plan(ctx, Observed(), given), {"metadata": {"generation": 1}, "status": before}
+    views = role_views(ctx, plan, Observed(), now)
+    return status_of(ctx, plan, Observed(), views, updates_of(ctx, given), given, live, now)
 
 
 @pytest.fixture
@@ -59,8 +66,8 @@ def test_a_change_of_size_is_recorded_with_its_reason_newest_first_five_at_most(
         before, now = now, status(ctx, recommendation(size, reason="PrefillLoad"), now, LATER)
         (fresh,) = fresh_decisions(before, now)
         assert (fresh.role, fresh.to, fresh.reason) == ("prefill", size, "PrefillLoad")
-    told = [(d["from"], d["to"]) for d in now["scaling"]["decisions"]]
-    assert told == [(2, 1), (3, 2), (4, 3), (3, 4), (2, 3)]
+    changes = [(d["from"], d["to"]) for d in now["scaling"]["decisions"]]
+    assert changes == [(2, 1), (3, 2), (4, 3), (3, 4), (2, 3)]
     again = status(ctx, recommendation(1), now, LATER)
     assert fresh_decisions(now, again) == []
 
@@ -76,7 +83,7 @@ def test_a_change_of_size_makes_an_event(ctx: Context) -> None:
 
 
 def test_each_pools_last_change_is_kept(ctx: Context) -> None:
-    """By it the next change is told from no change."""
+    """The next pass compares its size with it."""
     now = status(ctx, recommendation(1), {})
     other = Recommendation({"prefill": SizeDecision(1, "PrefillLoad", ""), "decode": SizeDecision(3, "DecodeLoad", "")})
     now = status(ctx, other, now)
@@ -85,17 +92,16 @@ def test_each_pools_last_change_is_kept(ctx: Context) -> None:
             {"prefill": SizeDecision(size, "PrefillLoad", ""), "decode": SizeDecision(3, "DecodeLoad", "")}
         )
         now = status(ctx, given, now)
-    told = now["scaling"]["decisions"]
-    assert len(told) == 5
-    assert [d["to"] for d in told if d["role"] == "decode"] == [3]
+    kept = now["scaling"]["decisions"]
+    assert len(kept) == 5
+    assert [d["to"] for d in kept if d["role"] == "decode"] == [3]
 
 
 def test_what_was_known_of_scaling_holds_while_a_new_operator_begins_to_look(ctx: Context) -> None:
     before = status(ctx, recommendation(), {})
     after = status(ctx, Recommendation(), before, LATER)
     assert after["conditions"] == before["conditions"]
-    plan = make_plan(ctx, Observed())
-    assert news(report.report(ctx, plan, Observed(), []), before) == []
+    assert changed_conditions(updates_of(ctx, Recommendation()), before) == []
 
 
 def test_a_bound_that_comes_and_goes_with_the_load_is_written_now_and_then(ctx: Context) -> None:
@@ -148,17 +154,102 @@ def test_scaling_has_its_conditions(
     flags: dict[str, Any], active: tuple[str, str], limited: tuple[str, str], ctx: Context
 ) -> None:
     now = status(ctx, recommendation(reason="Unreadable", **flags), {})
-    told = {c["type"]: (c["status"], c["reason"]) for c in now["conditions"]}
-    assert (told["ScalingActive"], told["ScalingLimited"]) == (active, limited)
+    found = {c["type"]: (c["status"], c["reason"]) for c in now["conditions"]}
+    assert (found["ScalingActive"], found["ScalingLimited"]) == (active, limited)
 
 
-def test_that_scaling_stopped_is_told_and_that_it_began_is_not(ctx: Context) -> None:
-    def told(given: Recommendation, before: Manifest) -> list[str]:
-        plan = make_plan(ctx, Observed(), given)
-        found = news(report.report(ctx, plan, Observed(), [], given), before)
-        return [v.reason for v in found if v.type.startswith("Scaling")]
+def test_that_scaling_stopped_gets_an_event_and_that_it_began_does_not(ctx: Context) -> None:
+    def events(given: Recommendation, before: Manifest) -> list[str]:
+        changed = changed_conditions(updates_of(ctx, given), before)
+        return [v.reason for v in changed if v.type.startswith("Scaling")]
 
     first = status(ctx, recommendation(), {})
-    assert told(recommendation(), {}) == []
-    assert told(recommendation(reason="Unreadable", sufficient=False), first) == ["Unreadable"]
-    assert told(recommendation(limit="AtMaximum"), first) == ["AtMaximum"]
+    assert events(recommendation(), {}) == []
+    assert events(recommendation(reason="Unreadable", sufficient=False), first) == ["Unreadable"]
+    assert events(recommendation(limit="AtMaximum"), first) == ["AtMaximum"]
+
+
+NO_MAXIMUM = [
+    (
+        {},
+        {},
+        "False",
+        "prefill.replicas.max is not set, so prefill keeps replicas.min 1: set max to let it scale",
+        "decode.",
+    ),
+    (
+        {"replicas": {"min": 2, "max": 2}},
+        {},
+        "False",
+        "prefill.replicas.max is 2, so prefill keeps replicas.min 2",
+        "decode.",
+    ),
+    ({}, POOL, "True", "prefill.replicas.max is not set", ""),
+    (POOL, {}, "True", "decode.replicas.max is not set", ""),
+]
+
+
+@pytest.mark.parametrize(("prefill", "decode", "active", "text", "also"), NO_MAXIMUM)
+def test_a_pool_that_auto_cannot_scale_is_named(
+    prefill: dict[str, Any],
+    decode: dict[str, Any],
+    active: str,
+    text: str,
+    also: str,
+    make_context: MakeContext,
+) -> None:
+    ctx = make_context(prefill=prefill, decode=decode)
+    update = next(u for u in updates_of(ctx, recommendation()) if u.type == "ScalingActive")
+    assert (update.status.value, update.reason) == (active, "NoMaximum" if active == "False" else "Measured")
+    assert text in update.message
+    assert also in update.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"scaling": {"mode": "Manual"}}, "Manual"),
+        ({"scaling": {"mode": "External"}}, "External"),
+        ({"paused": True}, "Paused"),
+    ],
+)
+def test_that_no_pool_can_scale_is_said_only_where_auto_would(
+    changes: dict[str, Any], reason: str, make_context: MakeContext
+) -> None:
+    updates = updates_of(make_context(**changes), recommendation())
+    assert next(u.reason for u in updates if u.type == "ScalingActive") == reason
+
+
+def test_pools_that_cannot_scale_are_said_before_anything_was_measured(make_context: MakeContext) -> None:
+    first = status(make_context(), Recommendation(), {})
+    assert {c["type"]: c["reason"] for c in first["conditions"]}["ScalingActive"] == "NoMaximum"
+
+
+def test_a_bound_of_pools_that_cannot_scale_follows_the_load_too(make_context: MakeContext) -> None:
+    ctx = make_context()
+    before = status(ctx, recommendation(), {})
+    limited = status(ctx, recommendation(limit="AtMaximum"), before, LATER)
+    assert should_write(before, limited, 10) is False
+
+
+LIVE = {"apiVersion": "v", "kind": "InferenceService", "metadata": {"name": "chat", "namespace": "default", "uid": "u"}}
+
+
+@pytest.mark.parametrize(
+    ("severity", "expected"),
+    [(Severity.NORMAL, "Normal"), (Severity.WARNING, "Warning"), (Severity.STALLED, "Warning")],
+)
+def test_the_severity_decides_the_type_of_an_event(severity: Severity, expected: str) -> None:
+    update = ConditionUpdate("Ready", ConditionStatus.FALSE, "Unschedulable", "no node", severity)
+    assert condition_event(LIVE, update, NOW)["type"] == expected
+
+
+def test_scaling_without_a_router_or_a_node_is_no_warning(ctx: Context) -> None:
+    """Both pass by themselves: the router is starting, or a node may come."""
+    no_router = updates_of(ctx, recommendation(reason="NoRouter", sufficient=False))
+    no_node = updates_of(ctx, recommendation(limit="Unschedulable"))
+    at_maximum = updates_of(ctx, recommendation(limit="AtMaximum"))
+    types = {(u.type, u.reason): condition_event(LIVE, u, NOW)["type"] for u in (*no_router, *no_node, *at_maximum)}
+    assert types["ScalingActive", "NoRouter"] == "Normal"
+    assert types["ScalingLimited", "Unschedulable"] == "Normal"
+    assert types["ScalingLimited", "AtMaximum"] == "Warning"

@@ -1,0 +1,196 @@
+"""Conditions of an InferenceService: the table of all types and reasons, and an update before it has times. Pure.
+
+`docs/architecture.md` shows the table, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from phasewise_operator.api.status import Condition, ConditionStatus
+from phasewise_operator.kinds import Manifest
+
+READY: Final = "Ready"
+MODEL_READY: Final = "ModelReady"
+PREFILL_READY: Final = "PrefillReady"
+DECODE_READY: Final = "DecodeReady"
+ROUTER_READY: Final = "RouterReady"
+KV_TRANSFER_READY: Final = "KVTransferReady"
+SCALING_ACTIVE: Final = "ScalingActive"
+SCALING_LIMITED: Final = "ScalingLimited"
+RECONCILING: Final = "Reconciling"
+STALLED: Final = "Stalled"
+
+LIVE_CONDITIONS: Final = (SCALING_ACTIVE, SCALING_LIMITED)
+"""Conditions that follow the load: their messages carry figures, and a bound may apply now and not a moment later."""
+
+
+class Reason(StrEnum):
+    """Reasons that the reconciler gives itself. Those of pods are in pod_problems.CHECKS, those of sizes in scaling."""
+
+    SERVING = "Serving"
+    REPLICAS_READY = "ReplicasReady"
+    REPLICAS_STARTING = "ReplicasStarting"
+    SCALED_TO_ZERO = "ScaledToZero"
+    PODS_REFUSED = "PodsRefused"
+    LOADED = "Loaded"
+    LOADING = "Loading"
+    TRANSFERRED = "Transferred"
+    KV_PARAMETERS_MISSING = "KVParametersMissing"
+    FINGERPRINTS_DIFFER = "FingerprintsDiffer"
+    NO_TRAFFIC = "NoTraffic"
+    MEASURED = "Measured"
+    EXTERNAL = "External"
+    MANUAL = "Manual"
+    PAUSED = "Paused"
+    NO_MAXIMUM = "NoMaximum"
+    WITHIN_BOUNDS = "WithinBounds"
+    RECONCILED = "Reconciled"
+    PROGRESSING = "Progressing"
+    ROLLING_OUT = "RollingOut"
+    INVALID_SPEC = "InvalidSpec"
+    INTERNAL_ERROR = "InternalError"
+    NAME_CONFLICT = "NameConflict"
+    APPLY_REFUSED = "ApplyRefused"
+    CREATE_FAILED = "CreateFailed"
+
+
+class Severity(StrEnum):
+    """How bad the state behind a reason is. It decides the type of the Event, and whether the service is Stalled."""
+
+    NORMAL = "passes by itself"
+    WARNING = "is tried again"
+    STALLED = "stalls until somebody acts"
+
+
+@dataclass(frozen=True)
+class ConditionRow:
+    """What a condition's status means. `types`: conditions that mean the same, each for its own role."""
+
+    types: tuple[str, ...]
+    true: str
+    false: str
+    otherwise: str
+    """When it is Unknown or absent; empty: never."""
+    reasons: tuple[Reason, ...]
+    """Of the reconciler's own reasons those that it has."""
+
+
+CONDITIONS: Final = (
+    ConditionRow(
+        (READY,),
+        "all pools and the router are ready, and KV transfer has not failed",
+        "a pool or the router is not ready, or KV transfer has failed: the first of their reasons, or that of "
+        "`Stalled`",
+        "",
+        (Reason.SERVING, Reason.INVALID_SPEC, Reason.INTERNAL_ERROR),
+    ),
+    ConditionRow(
+        (MODEL_READY,),
+        "an engine of the desired revision is ready",
+        "an engine said why it cannot load the model",
+        "Unknown while it loads",
+        (Reason.LOADED, Reason.LOADING),
+    ),
+    ConditionRow(
+        (PREFILL_READY, DECODE_READY, ROUTER_READY),
+        "of a pool at least `replicas.min` replicas are ready, and one if any is desired, so a pool that grows stays "
+        "ready; of the router all `router.replicas`",
+        "fewer are ready; the reason is the pods'",
+        "`PrefillReady` is absent without a prefill pool",
+        (Reason.REPLICAS_READY, Reason.REPLICAS_STARTING, Reason.SCALED_TO_ZERO, Reason.PODS_REFUSED),
+    ),
+    ConditionRow(
+        (KV_TRANSFER_READY,),
+        "the last KV transfer of every prefill pod that had one led to a first token",
+        "a prefill pod answered without KV parameters, or the fingerprints differ",
+        "Unknown before the first request; absent without a prefill pool",
+        (Reason.TRANSFERRED, Reason.KV_PARAMETERS_MISSING, Reason.FINGERPRINTS_DIFFER, Reason.NO_TRAFFIC),
+    ),
+    ConditionRow(
+        (SCALING_ACTIVE,),
+        "sizes follow what is measured (Auto) or a PoolScaler (External)",
+        "the mode is Manual; or no pool has `replicas.max` above `replicas.min`; or the service is paused; "
+        "or too little is known and the sizes are held, with scaling's reason",
+        "",
+        (Reason.MEASURED, Reason.EXTERNAL, Reason.MANUAL, Reason.NO_MAXIMUM, Reason.PAUSED),
+    ),
+    ConditionRow(
+        (SCALING_LIMITED,),
+        "a bound, the budget or the scheduler keeps a pool from the size it should have, with scaling's reason",
+        "nothing does",
+        "",
+        (Reason.WITHIN_BOUNDS,),
+    ),
+    ConditionRow(
+        (RECONCILING,),
+        "the newest spec is not everywhere yet",
+        "it is, or nothing moves because the service is paused or Stalled",
+        "",
+        (Reason.PROGRESSING, Reason.ROLLING_OUT, Reason.RECONCILED, Reason.PAUSED),
+    ),
+    ConditionRow(
+        (STALLED,),
+        "nothing will change until somebody acts",
+        "otherwise",
+        "",
+        (
+            Reason.PROGRESSING,
+            Reason.NAME_CONFLICT,
+            Reason.APPLY_REFUSED,
+            Reason.CREATE_FAILED,
+            Reason.PODS_REFUSED,
+            Reason.INVALID_SPEC,
+            Reason.INTERNAL_ERROR,
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class ConditionUpdate:
+    """A condition before it has times."""
+
+    type: str
+    status: ConditionStatus
+    reason: str
+    message: str
+    severity: Severity = Severity.WARNING
+    """Of a condition that is not as it should be."""
+    provisional: bool = False
+    """Nothing has been measured yet: what was reported earlier stays until something is."""
+
+
+def conditions(updates: Sequence[ConditionUpdate], generation: int, before: Manifest, now: str) -> list[Condition]:
+    """As they are written. A condition whose status is as in the status `before` keeps its transition time."""
+    known = {c["type"]: c for c in before.get("conditions", [])}
+    return [
+        Condition.model_validate(known[u.type])
+        if u.provisional and u.type in known
+        else _condition(u, known.get(u.type), generation, now)
+        for u in updates
+    ]
+
+
+def _condition(update: ConditionUpdate, before: Manifest | None, generation: int, now: str) -> Condition:
+    same = before is not None and before["status"] == update.status.value
+    return Condition(
+        type=update.type,
+        status=update.status,
+        reason=update.reason,
+        message=update.message,
+        observed_generation=generation,
+        last_transition_time=before["lastTransitionTime"] if before and same else now,
+    )
+
+
+def conditions_table() -> str:
+    """CONDITIONS as the Markdown table of docs/architecture.md."""
+    lines = ["| condition | True | False | Unknown or absent | its own reasons |", "|---|---|---|---|---|"]
+    for row in CONDITIONS:
+        types, reasons = (", ".join(f"`{name}`" for name in names) for names in (row.types, row.reasons))
+        lines.append(f"| {types} | {row.true} | {row.false} | {row.otherwise} | {reasons} |")
+    return "\n".join(lines) + "\n"

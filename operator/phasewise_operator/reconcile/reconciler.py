@@ -1,0 +1,168 @@
+"""One pass over one service: observe (I/O) -> plan (pure) -> apply (I/O) -> report (pure) -> status (I/O).
+
+Level-triggered: a pass computes everything from all that is observed, and remembers nothing. A change of an object only
+says that a pass is due.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pydantic import ValidationError
+
+from phasewise_operator.kinds import INFERENCE_SERVICE, Manifest
+from phasewise_operator.kube import Kube, KubeError
+from phasewise_operator.observed import Failure, Observed
+from phasewise_operator.reconcile import report
+from phasewise_operator.reconcile.apply import apply_changes
+from phasewise_operator.reconcile.conditions import READY, RECONCILING, ConditionUpdate, Reason
+from phasewise_operator.reconcile.deletion_cost import deletion_costs
+from phasewise_operator.reconcile.observe import observe
+from phasewise_operator.reconcile.plan import Changes, make_plan, repair_changes
+from phasewise_operator.reconcile.report import RoleView, role_views
+from phasewise_operator.reconcile.status import scaler_statuses, status_of
+from phasewise_operator.reconcile.status_writer import StatusWriter
+from phasewise_operator.render.context import Context, Images, RenderError
+from phasewise_operator.scaling.types import Recommendation
+from phasewise_operator.store import Key, Store
+
+log = logging.getLogger(__name__)
+PENDING_SECONDS = 10.0
+"""A service that is not settled is looked at again so soon: what Events alone show triggers nothing."""
+REFUSED_SECONDS = 30.0
+
+
+class Recommender(Protocol):
+    def recommendation(self, key: Key, uid: str) -> Recommendation:
+        """What the scaling loop last recommended for the service with that uid."""
+        ...
+
+
+@dataclass(frozen=True)
+class Result:
+    """What is to become of the service's key after a pass."""
+
+    complete: bool = True
+    """False: a child could not be written."""
+    back_off: bool = False
+    """Reconcile again after a pause that grows with each such result in a row."""
+    requeue_after: float | None = None
+    """Reconcile again after so many seconds at the latest; None: only when something has changed."""
+
+
+@dataclass(frozen=True)
+class Reconciler:
+    kube: Kube
+    store: Store
+    images: Images
+    resync_seconds: float
+    recommender: Recommender
+    status: StatusWriter
+
+    async def reconcile(self, key: Key) -> Result:
+        """Raises KubeError where the API server does not do what no pass can go on without."""
+        live = self.store.service(key)
+        if live is None or "deletionTimestamp" in live["metadata"]:
+            self.status.forget(key)
+            return Result()  # children go with their owner
+        try:
+            ctx = Context.of(live, self.images)
+        except ValidationError as error:
+            return await self._refuse(live, _readable(error))
+        observed = await observe(self.store, self.kube, key, ctx.uid)
+        recommendation = self.recommender.recommendation(key, ctx.uid)
+        try:
+            plan = make_plan(ctx, observed, recommendation)
+        except RenderError as error:
+            await self._apply(ctx, live, observed, repair_changes(ctx, observed))
+            return await self._refuse(live, str(error))
+        costs = deletion_costs(ctx.namespace, plan, observed, recommendation)
+        failures = await self._apply(ctx, live, observed, plan.changes, costs)
+        if failures is None:
+            return Result(requeue_after=0.0)
+        now = _now()
+        views = role_views(ctx, plan, observed, now)
+        updates = report.report(ctx, plan, observed, views, failures, recommendation)
+        status = status_of(ctx, plan, observed, views, updates, recommendation, live, now)
+        held_back = await self.status.write(live, status, updates, now)
+        await self.status.write_scalers(scaler_statuses(ctx, observed))
+        _log_failures(key, failures)
+        return self._result(views.values(), updates, failures, held_back)
+
+    async def report_internal_error(self, key: Key) -> None:
+        """A defect of the operator is shown in the service's status; best effort."""
+        live = self.store.service(key)
+        if live is not None:
+            message = "the operator failed on this service; its log says more, and it tries again"
+            with contextlib.suppress(KubeError):
+                await self.status.write_conditions(live, report.refused(Reason.INTERNAL_ERROR, message), _now())
+
+    async def _refuse(self, live: Manifest, message: str) -> Result:
+        held_back = await self.status.write_conditions(live, report.refused(Reason.INVALID_SPEC, message), _now())
+        return Result(requeue_after=held_back)
+
+    async def _apply(
+        self, ctx: Context, live: Manifest, observed: Observed, changes: Changes, costs: Sequence[Manifest] = ()
+    ) -> list[Failure] | None:
+        """None: the service is not any more what the changes were planned for, and nothing was written."""
+        if not changes or ctx.spec.paused:
+            return []
+        if await self._is_stale(live):
+            return None
+        return await apply_changes(self.kube, self.store, changes, observed, ctx.uid, costs)
+
+    async def _is_stale(self, live: Manifest) -> bool:
+        """Asks the API server itself, and puts in the store what the watch has not shown yet."""
+        meta = live["metadata"]
+        fresh = await self.kube.get(INFERENCE_SERVICE, meta["namespace"], meta["name"])
+        if fresh is None:
+            self.store.drop(INFERENCE_SERVICE, live)
+            return True
+        self.store.put(INFERENCE_SERVICE, fresh)
+        now = fresh["metadata"]
+        return (now["uid"], now["generation"]) != (meta["uid"], meta["generation"]) or "deletionTimestamp" in now
+
+    def _result(
+        self,
+        views: Collection[RoleView],
+        updates: Sequence[ConditionUpdate],
+        failures: Sequence[Failure],
+        held_back: float | None,
+    ) -> Result:
+        """The sooner of when the status is due that was held back and when the service is to be looked at again."""
+        if any(not f.refused for f in failures):
+            return Result(complete=False, back_off=True, requeue_after=held_back)
+        statuses = {(u.type, u.status.value) for u in updates}
+        growing = any(view.ready < view.desired for view in views)
+        settled = not growing and {(READY, "True"), (RECONCILING, "False")} <= statuses
+        pause = REFUSED_SECONDS if failures else self.resync_seconds if settled else PENDING_SECONDS
+        return Result(not failures, requeue_after=pause if held_back is None else min(pause, held_back))
+
+
+def _log_failures(key: Key, failures: Sequence[Failure]) -> None:
+    if failures:
+        first = failures[0]
+        text = "%s/%s: %d children could not be written; the first: %s %s: %s"
+        log.warning(text, *key, len(failures), first.kind, first.name, first.message)
+
+
+def _readable(error: ValidationError) -> str:
+    """One clause for each field; an engine argument of no usable type fails each type it could have been."""
+    clauses: dict[str, str] = {}
+    for detail in error.errors():
+        path = [str(part) for part in detail["loc"]]
+        if path[:2] == ["engine", "args"] and len(path) > 2:
+            hint = "write text, a number, true, false or a list of texts; nested settings as JSON text, '{\"a\": 1}'"
+            clauses[".".join(path[:3])] = hint
+        else:
+            clauses[".".join(path)] = detail["msg"]
+    return "; ".join(f"spec.{path}: {clause}" for path, clause in clauses.items())
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

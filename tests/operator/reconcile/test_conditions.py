@@ -1,0 +1,33 @@
+"""The tables of conditions, reasons and checks: in the code, in what is reported, and in the documentation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.operator.conftest import MakeContext
+
+from phasewise_operator.observed import Observed
+from phasewise_operator.reconcile.conditions import CONDITIONS, Reason, conditions_table
+from phasewise_operator.reconcile.plan import make_plan
+from phasewise_operator.reconcile.pod_problems import problems_table
+from phasewise_operator.reconcile.report import report, role_views
+
+DOCS = Path(__file__).parents[3] / "docs" / "architecture.md"
+NOW = "2026-01-02T03:04:05Z"
+
+
+@pytest.mark.parametrize("table", [conditions_table(), problems_table()], ids=["conditions", "checks of pods"])
+def test_the_documentation_has_the_table_of_the_code(table: str) -> None:
+    assert table in DOCS.read_text(), f"docs/architecture.md should have:\n{table}"
+
+
+def test_every_condition_of_the_table_is_reported_and_no_other(make_context: MakeContext) -> None:
+    ctx = make_context()
+    plan = make_plan(ctx, Observed())
+    reported = [u.type for u in report(ctx, plan, Observed(), role_views(ctx, plan, Observed(), NOW), [])]
+    assert sorted(reported) == sorted(name for row in CONDITIONS for name in row.types)
+
+
+def test_every_reason_belongs_to_a_condition() -> None:
+    assert {reason for row in CONDITIONS for reason in row.reasons} == set(Reason)

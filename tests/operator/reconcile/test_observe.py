@@ -1,0 +1,91 @@
+"""What a pass sees: which pods' Events are read, and that what they say ends in the conditions."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from tests.operator.reconcile.fake_api import KEY, Api, Apply, condition, one_pass
+
+from phasewise_operator.kinds import POD, Manifest
+from phasewise_operator.kube import Kube, KubeError
+from phasewise_operator.observed import PodEvent
+from phasewise_operator.reconcile.observe import observe
+from phasewise_operator.reconcile.worker import Worker
+from phasewise_operator.store import Store
+from phasewise_runtime import contract
+
+FAILED_MOUNT: Manifest = {
+    "reason": "FailedMount",
+    "note": 'MountVolume.SetUp failed: secret "hf" not found',
+    "deprecatedFirstTimestamp": "2026-01-02T03:00:00Z",
+    "deprecatedLastTimestamp": "2026-01-02T03:04:00Z",
+}
+
+
+def pod(waiting: str, role: str = "decode", revision: str = "r", **meta: Any) -> Manifest:
+    labels = {contract.LABEL_SERVICE: "chat", contract.LABEL_ROLE: role, contract.LABEL_REVISION: revision}
+    return {
+        "metadata": {
+            "name": "p",
+            "namespace": "default",
+            "uid": "uid-p",
+            "resourceVersion": "1",
+            "labels": labels,
+            **meta,
+        },
+        "spec": {"nodeName": "n"},
+        "status": {"containerStatuses": [{"state": {"waiting": {"reason": waiting}}}]},
+    }
+
+
+async def seen(api: Api, live: Manifest) -> tuple[PodEvent, ...]:
+    store = Store()
+    store.put(POD, live)
+    return (await observe(store, cast("Kube", api), KEY, "uid-s")).pods[0].events
+
+
+async def test_a_pod_that_is_being_created_is_seen_with_its_events(api: Api) -> None:
+    pulling = {"reason": "Pulling", "note": "Pulling image", "eventTime": "2026-01-02T03:01:00.000000Z"}
+    repeated = {**pulling, "series": {"lastObservedTime": "2026-01-02T03:02:00.000000Z"}}
+    api.lists["Event"] = [FAILED_MOUNT, repeated]
+    assert await seen(api, pod("ContainerCreating")) == (
+        PodEvent("FailedMount", FAILED_MOUNT["note"], "2026-01-02T03:00:00Z", "2026-01-02T03:04:00Z"),
+        PodEvent("Pulling", "Pulling image", "2026-01-02T03:01:00.000000Z", "2026-01-02T03:02:00.000000Z"),
+    )
+    fields = "regarding.kind=Pod,regarding.name=p,regarding.uid=uid-p"
+    assert api.queries == [("Event", {"fieldSelector": fields})], "of that pod alone"
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        pod("ImagePullBackOff"),
+        pod("ContainerCreating", deletionTimestamp="now"),
+        {**pod("ContainerCreating"), "spec": {}},
+    ],
+    ids=["its status says why", "it is being deleted", "it has no node"],
+)
+async def test_events_of_other_pods_are_not_read(live: Manifest, api: Api) -> None:
+    api.lists["Event"] = [FAILED_MOUNT]
+    assert await seen(api, live) == ()
+    assert api.queries == []
+
+
+async def test_events_that_cannot_be_read_do_not_fail_the_pass(api: Api) -> None:
+    api.faults["list Event"] = KubeError(500, "InternalError", "")
+    assert await seen(api, pod("ContainerCreating")) == ()
+
+
+async def test_a_secret_that_an_event_says_is_missing_stalls_the_service(
+    api: Api, worker: Worker, user_applies: Apply
+) -> None:
+    user_applies()
+    assert await one_pass(worker)
+    (name,) = [name for kind, name in api.objects if kind == "Deployment" and "decode" in name]
+    revision = api.objects["Deployment", name]["metadata"]["labels"][contract.LABEL_REVISION]
+    api.lists["Event"] = [FAILED_MOUNT]
+    worker.reconciler.store.put(POD, pod("ContainerCreating", revision=revision))
+    worker.queue.add(KEY)
+    assert await one_pass(worker)
+    assert condition(api, "Stalled") == ("True", "SecretNotFound")

@@ -1,0 +1,97 @@
+"""From spec and observation to what is written, through a service's life."""
+
+from __future__ import annotations
+
+from tests.operator.conftest import MakeContext
+from tests.operator.reconcile.live_objects import by_type, desired, observed, report
+
+from phasewise_operator.observed import Observed
+from phasewise_operator.reconcile.plan import Changes, make_plan, repair_changes
+from phasewise_runtime import contract
+
+
+def test_a_new_service_writes_every_child_what_pods_need_before_pods(make_context: MakeContext) -> None:
+    plan = make_plan(make_context(), Observed())
+    kinds = [m["kind"] for m in plan.changes.write]
+    assert sorted(set(kinds)) == sorted(
+        ["ServiceAccount", "Role", "RoleBinding", "Service", "Deployment", "PodDisruptionBudget"]
+    )
+    assert kinds[0] == "ServiceAccount"
+    assert plan.changes.remove == ()
+    updates = by_type(report(make_context(), plan, Observed(), []))
+    assert updates["Ready"] == ("False", "ReplicasStarting")
+    assert updates["Reconciling"] == ("True", "Progressing")
+    assert updates["Stalled"][0] == "False"
+    assert updates["ModelReady"][0] == "Unknown"
+
+
+def test_nothing_is_written_where_nothing_differs(make_context: MakeContext) -> None:
+    ctx = make_context()
+    first = make_plan(ctx, Observed())
+    again = make_plan(ctx, observed(first, ready=2))
+    assert (again.changes.write, again.changes.remove) == ((), ())
+    updates = by_type(report(ctx, again, observed(first, ready=2), []))
+    assert {updates[t][0] for t in ("Ready", "PrefillReady", "DecodeReady", "RouterReady", "ModelReady")} == {"True"}
+    assert updates["Reconciling"] == ("False", "Reconciled")
+
+
+def test_a_changed_engine_comes_up_beside_the_old_which_then_goes(make_context: MakeContext) -> None:
+    old = make_plan(make_context(), Observed())
+    running = observed(old, ready=2)
+    ctx = make_context(engine={"image": "vllm/vllm-openai:v0.33.0"})
+    rolling = make_plan(ctx, running)
+    assert rolling.changes.remove == ()
+    sizes = [(m["metadata"]["labels"][contract.LABEL_ROLE], desired(m)) for m in rolling.changes.write]
+    assert sizes == [("prefill", "1"), ("decode", "1"), ("decode", None), ("prefill", None)], (
+        "only the current revision has the size"
+    )
+    updates = by_type(report(ctx, rolling, running, []))
+    assert updates["Reconciling"] == ("True", "RollingOut")
+    assert updates["Ready"][0] == "True", "the old pair goes on serving"
+    loading = observed(rolling, ready=2)
+    for new in rolling.engines:
+        loading.children["Deployment", f"chat-{new.role}-{new.revision}"]["status"]["readyReplicas"] = 0
+    assert make_plan(ctx, loading).changes.write == (), "the old are not written again and again"
+    both = observed(rolling, ready=2)
+    done = make_plan(ctx, both)
+    assert {m["metadata"]["labels"][contract.LABEL_ROLE] for m in done.changes.remove} == {"prefill", "decode"}
+
+
+def test_a_longer_generation_is_written_to_the_deployments_that_run(make_context: MakeContext) -> None:
+    running = observed(make_plan(make_context(), Observed()), ready=2)
+    plan = make_plan(make_context(maxGeneration="15m"), running)
+    assert {m["kind"] for m in plan.changes.write} == {"Deployment"}
+    assert {("Deployment", m["metadata"]["name"]) for m in plan.changes.write} <= running.children.keys()
+    assert (plan.rollout.reason, plan.rollout.old, plan.changes.remove) == ("", {}, ())
+
+
+def test_leaving_prefill_out_removes_its_children(make_context: MakeContext) -> None:
+    running = observed(make_plan(make_context(), Observed()), ready=2)
+    ctx = make_context(prefill=None)
+    together = make_plan(ctx, observed(make_plan(ctx, running), ready=2))
+    names = {(m["kind"], m["metadata"]["labels"][contract.LABEL_ROLE]) for m in make_plan(ctx, running).changes.remove}
+    assert ("PodDisruptionBudget", "prefill") in names
+    assert all(e.role == "decode" for e in together.engines)
+
+
+def test_a_child_that_lost_a_field_is_written_again_and_nothing_else(make_context: MakeContext) -> None:
+    ctx = make_context()
+    now = observed(make_plan(ctx, Observed()), ready=2)
+    service = now.children["Service", "chat"]
+    del service["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"]["f:selector"]
+    plan = make_plan(ctx, now)
+    assert [(m["kind"], m["metadata"]["name"]) for m in plan.changes.write] == [("Service", "chat")]
+
+
+def test_routers_are_replaced_when_their_account_was_made_anew_and_only_then(make_context: MakeContext) -> None:
+    """A token is bound to the uid of its account: what the old pods hold is void."""
+    ctx = make_context()
+    now = observed(make_plan(ctx, Observed()), ready=2)
+    account = now.children["ServiceAccount", "chat-router"]["metadata"]
+    account.update(uid="uid-2", creationTimestamp="2026-01-01T00:05:00Z")
+    (router,) = make_plan(ctx, now).changes.write
+    assert router["spec"]["template"]["metadata"]["annotations"] == {contract.ANNOTATION_ACCOUNT: "uid-2"}
+    after = observed(make_plan(ctx, now), ready=2)
+    after.children["ServiceAccount", "chat-router"]["metadata"].update(account)
+    assert make_plan(ctx, after).changes.write == ()
+    assert repair_changes(ctx, after) == Changes(), "a spec that cannot be rendered does not replace them once more"

@@ -1,0 +1,165 @@
+"""From what was planned and observed to conditions, status and Events."""
+
+from __future__ import annotations
+
+import pytest
+from tests.operator.conftest import MakeContext
+from tests.operator.reconcile.live_objects import NOW, by_type, observed, report
+
+from phasewise_operator.api.status import ConditionStatus
+from phasewise_operator.kinds import Manifest
+from phasewise_operator.observed import Ended, Failure, Observed, PodView, Workload
+from phasewise_operator.reconcile.conditions import Reason, conditions
+from phasewise_operator.reconcile.events import changed_conditions
+from phasewise_operator.reconcile.plan import make_plan
+from phasewise_operator.reconcile.report import refused, role_views
+from phasewise_operator.reconcile.status import status_of
+from phasewise_operator.render.context import Context
+from phasewise_operator.scaling.types import Recommendation, SizeDecision
+
+
+def test_the_reason_of_a_pod_goes_up_to_ready(make_context: MakeContext) -> None:
+    ctx = make_context()
+    plan = make_plan(ctx, Observed())
+    decode = plan.engines[-1]
+    bad = PodView(
+        "p", "decode", decode.revision, ready=False, deleting=False, ended=Ended(78, "Error", "spec.model.uri: gone")
+    )
+    updates = report(ctx, plan, observed(plan, pods=[bad]), [])
+    found = by_type(updates)
+    assert found["DecodeReady"] == ("False", "ModelUnavailable")
+    assert found["ModelReady"] == ("False", "ModelUnavailable")
+    assert found["Stalled"] == ("True", "ModelUnavailable")
+    assert found["Ready"] == ("False", "ModelUnavailable")
+    assert found["Reconciling"][0] == "False"
+    assert "gone" in next(v.message for v in updates if v.type == "Ready")
+
+
+@pytest.mark.parametrize(
+    ("failure", "stalled"),
+    [
+        (Failure("Service", "chat", "NameConflict", "was made by somebody else", refused=False), "True"),
+        (Failure("Deployment", "x", "ApplyRefused", "422", refused=True), "True"),
+        (Failure("Deployment", "x", "ApplyFailed", "500", refused=False), "False"),
+    ],
+)
+def test_a_child_that_cannot_be_written_is_reported(failure: Failure, stalled: str, make_context: MakeContext) -> None:
+    ctx = make_context()
+    plan = make_plan(ctx, Observed())
+    found = by_type(report(ctx, plan, Observed(), [failure]))
+    assert found["Stalled"][0] == stalled
+    if stalled == "True":
+        assert found["Ready"] == ("False", failure.reason)
+
+
+KV_CASES = [
+    (Recommendation(), "Unknown", "NoTraffic", "True"),
+    (Recommendation(kv_transfer_succeeded=frozenset({"prefill-0"})), "True", "Transferred", "True"),
+    (
+        Recommendation(kv_transfer_succeeded=frozenset({"prefill-1"}), kv_transfer_failed=frozenset({"prefill-0"})),
+        *("False", "KVParametersMissing", "False"),
+    ),
+    (Recommendation(kv_transfer_failed=frozenset({"a-pod-that-is-gone"})), "Unknown", "NoTraffic", "True"),
+]
+
+
+@pytest.mark.parametrize(("recommendation", "status", "reason", "ready"), KV_CASES)
+def test_kv_transfer_is_ready_on_evidence_alone(
+    recommendation: Recommendation, status: str, reason: str, ready: str, make_context: MakeContext
+) -> None:
+    ctx = make_context(prefill={"replicas": {"min": 2, "max": 2}})
+    plan = make_plan(ctx, Observed())
+    found = by_type(report(ctx, plan, observed(plan, ready=2), [], recommendation))
+    assert found["KVTransferReady"] == (status, reason)
+    assert found["Ready"][0] == ready
+
+
+def test_a_pool_that_grows_stays_ready(make_context: MakeContext) -> None:
+    ctx = make_context(prefill={"replicas": {"min": 1, "max": 4}}, router={"replicas": 1})
+    grown = Recommendation(
+        {"prefill": SizeDecision(3, "PrefillLoad", "more"), "decode": SizeDecision(1, "WithinTargets", "well")}
+    )
+    plan = make_plan(ctx, Observed(), grown)
+    found = report(ctx, plan, observed(plan, ready=1), [], grown)
+    assert by_type(found)["Ready"][0] == "True"
+    assert by_type(found)["Reconciling"][0] == "False"
+    assert next(v.message for v in found if v.type == "PrefillReady") == "1 of 3 replicas are ready"
+
+
+def test_pools_that_cannot_read_each_others_kv_are_not_ready_for_transfer(make_context: MakeContext) -> None:
+    other = {"spec": {"containers": [{"name": "engine", "image": "other:1"}]}}
+    ctx = make_context(prefill={"template": other})
+    plan = make_plan(ctx, Observed())
+    assert by_type(report(ctx, plan, observed(plan, ready=2), []))["KVTransferReady"][1] == "FingerprintsDiffer"
+
+
+def test_without_a_prefill_pool_there_is_no_kv_condition(make_context: MakeContext) -> None:
+    ctx = make_context(prefill=None)
+    plan = make_plan(ctx, Observed())
+    assert "KVTransferReady" not in by_type(report(ctx, plan, Observed(), []))
+
+
+def test_paused_and_scaled_to_zero_are_reasons(make_context: MakeContext) -> None:
+    ctx = make_context(
+        paused=True, prefill={"replicas": {"min": 0, "max": 1}}, decode={"replicas": {"min": 0, "max": 1}}
+    )
+    plan = make_plan(ctx, Observed())
+    found = by_type(report(ctx, plan, Observed(), []))
+    assert found["Reconciling"] == ("False", "Paused")
+    assert found["DecodeReady"] == ("False", "ScaledToZero")
+
+
+def test_pods_that_may_not_be_created_stall(make_context: MakeContext) -> None:
+    ctx = make_context()
+    plan = make_plan(ctx, Observed())
+    now = observed(plan)
+    for (kind, _), live in now.children.items():
+        if kind == "Deployment":
+            live["status"]["conditions"] = [{"type": "ReplicaFailure", "status": "True", "message": "quota exceeded"}]
+    found = by_type(report(ctx, plan, now, []))
+    assert found["Stalled"] == ("True", "PodsRefused")
+
+
+def status(ctx: Context, now: Observed, before: Manifest, at: str = NOW) -> Manifest:
+    plan = make_plan(ctx, now)
+    live = {"metadata": {"generation": 3}, "status": before}
+    views = role_views(ctx, plan, now, at)
+    return status_of(ctx, plan, now, views, report(ctx, plan, now, []), Recommendation(), live, at)
+
+
+def test_a_status_says_the_same_until_something_changes(make_context: MakeContext) -> None:
+    ctx = make_context()
+    plan = make_plan(ctx, Observed())
+    first = status(ctx, observed(plan), {})
+    assert status(ctx, observed(plan), first, "2027-01-01T00:00:00Z") == first
+    ready = status(ctx, observed(plan, ready=2), first, "2027-01-01T00:00:00Z")
+    times = {c["type"]: c["lastTransitionTime"] for c in ready["conditions"]}
+    assert times["Ready"] == "2027-01-01T00:00:00Z"
+    assert times["Stalled"] == NOW, "what did not change keeps its time"
+    assert all(c["observedGeneration"] == 3 for c in ready["conditions"])
+    assert ready["prefill"]["summary"] == "1/1"
+    assert ready["url"] == "http://chat.default.svc"
+    assert first["slo"]["ttft"] == {"target": "500ms", "summary": "-/500ms"}, "nothing measured, nothing claimed"
+
+
+def test_an_event_is_recorded_once(make_context: MakeContext) -> None:
+    ctx = make_context()
+    plan = make_plan(ctx, Observed())
+    updates = report(ctx, plan, Observed(), [])
+    assert [(v.type, v.status) for v in changed_conditions(updates, {})] == [("Ready", ConditionStatus.FALSE)]
+    before = {"conditions": [c.to_json() for c in conditions(updates, 1, {}, NOW)]}
+    assert changed_conditions(updates, before) == []
+
+
+def test_an_unreadable_spec_is_stalled() -> None:
+    found = by_type(refused(Reason.INVALID_SPEC, "spec.decode: leave it out"))
+    assert found == {
+        "Ready": ("False", "InvalidSpec"),
+        "Reconciling": ("False", "InvalidSpec"),
+        "Stalled": ("True", "InvalidSpec"),
+    }
+
+
+def test_a_workload_whose_status_is_old_counts_for_nothing_yet() -> None:
+    live = {"metadata": {"name": "d", "generation": 2}, "status": {"observedGeneration": 1, "readyReplicas": 1}}
+    assert not Workload.of(live).observed
