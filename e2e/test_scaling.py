@@ -260,9 +260,8 @@ def scaler(external: Service) -> kube.Object:
     return found
 
 
-@pytest.mark.parametrize(
-    ("label", "edit"), [(contract.LABEL_SERVICE, "-"), (contract.LABEL_ROLE, "-"), (contract.LABEL_ROLE, "=edited")]
-)
+@pytest.mark.parametrize("label", [contract.LABEL_SERVICE, contract.LABEL_ROLE])
+@pytest.mark.parametrize("edit", ["-", "=edited"])
 def test_a_pool_scalers_labels_are_repaired_and_its_replicas_kept(
     label: str, edit: str, external: Service, scaler: kube.Object
 ) -> None:

@@ -25,39 +25,54 @@ class Store:
         self._deleted: OrderedDict[str, int] = OrderedDict()
         """Resource version of the newest deletions, by uid: an older list must not bring the objects back. A newer
         version may: an object that loses our label is reported as deleted, and is ours again when it has it."""
+        self._service_of: dict[str, Key] = {}
+        """Service of each child, by the child's uid."""
 
-    def put(self, kind: Kind, manifest: Manifest) -> Key | None:
-        """Keep the newer of the known copy and this one; returns the key of the service concerned, if it is ours."""
-        key = service_key(kind, manifest)
-        if key is None or _number(manifest) <= self._deleted.get(str(manifest["metadata"].get("uid")), -1):
-            return None
+    def put(self, kind: Kind, manifest: Manifest) -> set[Key]:
+        """Keep the newer of the known copy and this one. Returns the services concerned: none if it is not ours, two if
+        its label names another service than before, of which the first may have to repair the label."""
+        key, uid = service_key(kind, manifest), str(manifest["metadata"].get("uid"))
+        if key is None or _number(manifest) <= self._deleted.get(uid, -1):
+            return set()
         slim = trim(kind, manifest)
         if kind is INFERENCE_SERVICE:
             self._services[key] = _newer(self._services.get(key), slim)
-        else:
-            children, ref = self._children[key], (kind.name, str(manifest["metadata"]["name"]))
-            children[ref] = _newer(children.get(ref), slim)
-        return key
+            return {key}
+        ref = (kind.name, str(manifest["metadata"]["name"]))
+        before = self._service_of.get(uid, key)
+        newest = _newer(self._children.get(before, {}).get(ref), slim)
+        if newest is not slim:
+            return {before}
+        self._remove_child(before, ref, uid)
+        self._children[key][ref] = newest
+        self._service_of[uid] = key
+        return {before, key}
 
-    def drop(self, kind: Kind, manifest: Manifest) -> Key | None:
-        """Forget a deleted object, unless another of the same name has come since."""
-        key = service_key(kind, manifest)
-        if key is None:
-            return None
-        uid = manifest["metadata"].get("uid")
-        self._deleted[str(uid)] = max(_number(manifest), self._deleted.get(str(uid), 0))
+    def _remove_child(self, key: Key, ref: tuple[str, str], uid: str) -> None:
+        """Unless another object of that kind and name has come since."""
+        self._service_of.pop(uid, None)
+        children = self._children.get(key, {})
+        if children.get(ref, {}).get("metadata", {}).get("uid") == uid:
+            del children[ref]
+        if not children:
+            self._children.pop(key, None)
+
+    def drop(self, kind: Kind, manifest: Manifest) -> set[Key]:
+        """Forget a deleted object, unless another of the same name has come since. Returns the services concerned."""
+        uid = str(manifest["metadata"].get("uid"))
+        known = self._service_of.get(uid)
+        keys = {key for key in (service_key(kind, manifest), known) if key is not None}
+        if not keys:
+            return keys
+        self._deleted[uid] = max(_number(manifest), self._deleted.get(uid, 0))
         if len(self._deleted) > DELETED_LIMIT:
             self._deleted.popitem(last=False)
-        if kind is INFERENCE_SERVICE:
-            if self._services.get(key, {}).get("metadata", {}).get("uid") == uid:
+        for key in keys:
+            if kind is not INFERENCE_SERVICE:
+                self._remove_child(key, (kind.name, str(manifest["metadata"]["name"])), uid)
+            elif self._services.get(key, {}).get("metadata", {}).get("uid") == uid:
                 del self._services[key]
-        else:
-            children, ref = self._children[key], (kind.name, str(manifest["metadata"]["name"]))
-            if children.get(ref, {}).get("metadata", {}).get("uid") == uid:
-                del children[ref]
-            if not children:
-                del self._children[key]
-        return key
+        return keys
 
     def service(self, key: Key) -> Manifest | None:
         return self._services.get(key)
@@ -84,14 +99,14 @@ class Store:
         for manifest in listed:
             seen.add(str(manifest["metadata"]["uid"]))
             before = self._version(kind, manifest)
-            key = self.put(kind, manifest)
-            if key is not None and before != manifest["metadata"].get("resourceVersion"):
-                changed.add(key)
+            keys = self.put(kind, manifest)
+            if before != manifest["metadata"].get("resourceVersion"):
+                changed |= keys
         for manifest in self._all(kind):
             meta = manifest["metadata"]
             listed_if_present = namespace in (None, meta["namespace"]) and _number(manifest) <= version
-            if listed_if_present and meta["uid"] not in seen and (key := self.drop(kind, manifest)):
-                changed.add(key)
+            if listed_if_present and meta["uid"] not in seen:
+                changed |= self.drop(kind, manifest)
         return changed
 
     def _all(self, kind: Kind) -> list[Manifest]:

@@ -33,8 +33,7 @@ def feeder(store: Store, *changed: Listener) -> Feed:
     """Puts what a watch shows into the store, then calls the listeners."""
 
     def feed(kind: Kind, event: str | None, manifest: Manifest) -> None:
-        key = store.drop(kind, manifest) if event == "DELETED" else store.put(kind, manifest)
-        if key is not None:
+        for key in store.drop(kind, manifest) if event == "DELETED" else store.put(kind, manifest):
             _notify(changed, key)
 
     return feed

@@ -30,8 +30,27 @@ def test_what_lost_its_label_is_known_again_when_it_has_it_back() -> None:
     store = Store()
     store.put(DEPLOYMENT, child("d", 3))
     store.drop(DEPLOYMENT, child("d", 4))
-    assert store.put(DEPLOYMENT, child("d", 3)) is None, "an older list"
-    assert store.put(DEPLOYMENT, child("d", 5)) == KEY
+    assert store.put(DEPLOYMENT, child("d", 3)) == set(), "an older list"
+    assert store.put(DEPLOYMENT, child("d", 5)) == {KEY}
+
+
+def relabelled(manifest: Manifest, service: str, version: int) -> Manifest:
+    meta = manifest["metadata"]
+    labels = {contract.LABEL_SERVICE: service}
+    return {**manifest, "metadata": {**meta, "labels": labels, "resourceVersion": str(version)}}
+
+
+def test_a_child_whose_label_names_another_service_concerns_both() -> None:
+    """The service that it belonged to has to see that it is missing, or nobody repairs the label."""
+    store = Store()
+    store.put(DEPLOYMENT, child("d", 3))
+    assert store.put(DEPLOYMENT, relabelled(child("d", 3), "other", 4)) == {KEY, ("default", "other")}
+    assert store.children(KEY) == []
+    assert [m["metadata"]["name"] for m in store.children(("default", "other"))] == ["d"]
+    store.put(DEPLOYMENT, child("d", 3))
+    assert store.children(KEY) == [], "an older event of the time before"
+    assert store.drop(DEPLOYMENT, child("d", 5)) == {KEY, ("default", "other")}
+    assert store.keys() == set()
 
 
 def test_an_older_event_does_not_overwrite_a_newer_answer() -> None:
@@ -51,7 +70,7 @@ def test_a_new_object_of_the_same_name_replaces_the_old_whatever_the_order_of_de
 
 def test_a_service_is_found_until_it_is_dropped() -> None:
     store = Store()
-    assert store.put(INFERENCE_SERVICE, service(1)) == KEY
+    assert store.put(INFERENCE_SERVICE, service(1)) == {KEY}
     assert store.service(KEY) is not None
     store.drop(INFERENCE_SERVICE, service(2, uid="other"))
     assert store.service(KEY) is not None
@@ -89,8 +108,8 @@ def test_objects_without_our_label_are_not_ours() -> None:
     store = Store()
     stranger = child("d", 1)
     stranger["metadata"]["labels"] = {}
-    assert store.put(DEPLOYMENT, stranger) is None
-    assert store.drop(DEPLOYMENT, stranger) is None
+    assert store.put(DEPLOYMENT, stranger) == set()
+    assert store.drop(DEPLOYMENT, stranger) == set()
     assert store.keys() == set()
 
 

@@ -81,8 +81,7 @@ class StatusWriter:
         since = self.clock() - self.last_write.get(key, -math.inf)
         if not should_write(before, status, since):
             return FIGURES_SECONDS - since + 0.1 if status != before and since < FIGURES_SECONDS else None
-        identity = {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]}
-        manifest = {"apiVersion": live["apiVersion"], "kind": live["kind"], "metadata": identity, "status": status}
+        manifest = {**INFERENCE_SERVICE.identity(*key, meta["uid"]), "status": status}
         try:
             self.store.put(INFERENCE_SERVICE, await self.kube.apply(manifest, "status"))
         except KubeError as error:

@@ -46,5 +46,5 @@ def _within_bounds(pool: PoolState, desired: int | None) -> SizeDecision:
 
 
 def _limited_by_budget(decision: SizeDecision, size: int, budget: int) -> SizeDecision:
-    room = f"scaling.gpuBudget {budget} leaves room for {size} now: raise it, or shrink the other pool"
-    return SizeDecision(size, "External", f"{decision.message}; {room}", GPU_BUDGET)
+    limit = f"scaling.gpuBudget {budget} allows {size} now: raise it, or shrink the other pool"
+    return SizeDecision(size, "External", f"{decision.message}; {limit}", GPU_BUDGET)

@@ -43,7 +43,7 @@ def test_what_is_asked_is_given(
 def test_a_lowered_budget_says_what_to_change() -> None:
     decisions = follow([pool("prefill", 4), pool("decode", 4)], {"prefill": 4, "decode": 4}, 4)
     assert [(v.desired, v.limit) for v in decisions.values()] == [(2, "GpuBudget")] * 2
-    assert all("scaling.gpuBudget 4 leaves room for 2 now: raise it" in v.message for v in decisions.values())
+    assert all("scaling.gpuBudget 4 allows 2 now: raise it" in v.message for v in decisions.values())
 
 
 def test_gpus_of_pods_that_are_going_are_not_free_yet() -> None:

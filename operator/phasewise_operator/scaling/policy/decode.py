@@ -65,7 +65,7 @@ def learn(law: ItlLaw, pool: PoolSignals | None, elapsed: float, window: float) 
     for _, pod in sorted(pool.pods.items()) if pool else ():
         busy = pod.busy or 0.0
         if pod.itl is not None and pod.concurrency is not None and busy >= LEAST_BUSY:
-            # Of the time with streams, which the gaps are of. A request that waits for room has no gaps yet.
+            # Of the time with streams, which the gaps are of. A request that waits for admission has no gaps yet.
             mean = pod.concurrency / busy
             streams = mean if not pod.blocked or pod.running is None else min(mean, pod.running)
             weight = min(1.0, elapsed / window) * min(1.0, pod.tokens / ENOUGH_TOKENS)
@@ -127,7 +127,7 @@ def streams(load: Load, pace: float, lasting: float) -> float:
 
     `lasting`: those that arrivals keep up in the long run; 0 where the length of outputs is not known yet.
 
-    | pods are | streams in flight are                      | so room is made for                                 |
+    | pods are | streams in flight are                      | so capacity is made for                             |
     |----------|--------------------------------------------|-----------------------------------------------------|
     | quicker  | fewer than there would be with fewer pods  | tokens/s x pace                                     |
     | slower   | more, since each stays longer; tokens/s is | those in flight, but no more than arrivals keep up  |
@@ -136,7 +136,7 @@ def streams(load: Load, pace: float, lasting: float) -> float:
     decode = load.decode
     number = max(0.0, decode.concurrency - decode.blocked)
     at_pace = decode.tokens / load.window * pace
-    # Prompts in prefill, and requests that wait for room, are streams soon: as many as arrivals keep up.
+    # Prompts in prefill, and requests that wait for admission, are streams soon: as many as arrivals keep up.
     coming = min(number + decode.blocked + load.awaiting.get("prefill", 0.0), lasting)
     if decode.slowest is None or decode.slowest <= pace:
         return max(number if decode.slowest is None else 0.0, at_pace, coming)
@@ -144,7 +144,7 @@ def streams(load: Load, pace: float, lasting: float) -> float:
 
 
 def learn_capacity(old: StreamCapacity | None, load: Load, blocked: float, now: float) -> StreamCapacity | None:
-    """What a pod lets in, from pods where requests wait for room; more where a pod is seen to hold more."""
+    """What a pod lets in, from pods where requests wait for admission; more where a pod is seen to hold more."""
     if old and now - old.at > CAPACITY_SECONDS:
         old = None
     if blocked > 0 and load.decode.capacity:
@@ -205,7 +205,7 @@ def _by_itl(
         return min(needed, pool.desired) if unfounded else cap_step(needed, pool)
 
     each = f"{figure(holds)} a replica" if math.isfinite(holds) else "any number a replica"
-    limit = "for which it has room" if is_full else f"within {seconds(targets.itl)} ITL"
+    limit = "(its capacity)" if is_full else f"within {seconds(targets.itl)} ITL"
     needed = size(1.0, holds)
     message = f"{figure(number)} streams at {each} {limit} need {counted(needed, 'replica')}"
     # At half of the replicas a pod has double the streams: fewer still are left to pods that have shown as much.
@@ -245,7 +245,7 @@ def _by_admission(load: Load, pool: PoolState, blocked: float, lasting: float) -
         # Requests that pile up while replicas start are no lasting load; one replica more clears them.
         size = min(size, max(pool.ready, math.ceil(lasting / (FILL * capacity))) + 1)
     message = (
-        f"{figure(blocked)} requests wait for room in decode, where a replica runs {figure(capacity)}: TTFT suffers; "
+        f"{figure(blocked)} requests wait for decode admission, where a replica runs {figure(capacity)}: TTFT suffers; "
         f"{counted(size, 'replica')} would hold them"
     )
     return Need(size, size, 0.0, DECODE_ADMISSION, message)

@@ -130,10 +130,10 @@ def _by_overdue(load: Load, parts: TtftParts, queue: str | None, aggregated: boo
         shared = load.prefill.batch >= ALONE
         return (PREFILL, "prefill, behind other prompts") if shared else (None, "prefill of single prompts")
     if aggregated or load.decode.blocked > 0:
-        return DECODE, "decode, waiting for room"
+        return DECODE, "decode admission"
     if parts.admission is None:
         return None, "decode or KV transfer, which of them is not known since no request has come through"
-    return (DECODE, "decode, waiting for room") if parts.admission >= (parts.transfer or 0.0) else (None, "KV transfer")
+    return (DECODE, "decode admission") if parts.admission >= (parts.transfer or 0.0) else (None, "KV transfer")
 
 
 def _by_parts(
@@ -153,7 +153,7 @@ def _by_parts(
     waits: dict[str, tuple[str | None, float]] = {
         "the router's queue": (queue, parts.router_queue or 0.0),
         "prefill, behind other prompts": (PREFILL, (parts.prefill_queue or 0.0) + (prefill if shared else 0.0)),
-        "decode, waiting for room": (DECODE, parts.admission or 0.0),
+        "decode admission": (DECODE, parts.admission or 0.0),
         "decode's first step": (DECODE, max(0.0, first - targets.itl) if shared or not aggregated else 0.0),
     }
     where = max(waits, key=lambda k: waits[k][1])

@@ -107,7 +107,7 @@ def decoding(n: int, **changes: Any) -> Signals:
         (decoding(2, kv_usage=0.9), 3, "KvCacheFull"),
         (decoding(2, kv_usage=0.84), 2, "WithinTargets"),
         (decoding(2, blocked=2.0, overdue={"decode": 1.0}), 3, "DecodeAdmission"),
-        (decoding(2, waiting=9.0), 2, "WithinTargets"),  # KV transfer is no lack of room
+        (decoding(2, waiting=9.0), 2, "WithinTargets"),  # KV transfer is no lack of capacity
         (decoding(2, itl=0.06), 4, "DecodeLoad"),
         (decoding(2, itl=0.3), 4, "DecodeLoad"),  # at many streams nobody knows what one alone would have,
     ],
