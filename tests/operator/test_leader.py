@@ -84,7 +84,7 @@ async def test_a_crd_that_is_not_served_yet_is_waited_for() -> None:
     ("error", "text"),
     [(None, ""), (ValueError("a defect"), "ValueError: a defect"), (NotLeadingError("PATCH /x"), "without the lease")],
 )
-async def test_what_ends_first_ends_the_others_and_the_log_says_why(
+async def test_the_first_task_to_end_ends_the_others_and_is_logged(
     error: Exception | None, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def ends() -> None:

@@ -83,7 +83,7 @@ async def test_one_of_two_leads(server: LeaseServer, clock: Clock) -> None:
     assert (a.leading(), b.leading()) == (True, False)
 
 
-async def test_who_cannot_renew_stops_before_another_may_take_over(server: LeaseServer, clock: Clock) -> None:
+async def test_a_leader_that_cannot_renew_stops_before_another_may_take_over(server: LeaseServer, clock: Clock) -> None:
     a, b = election(server, clock, "a"), election(server, clock, "b")
     assert await attempt(a)
     assert not await attempt(b)
@@ -145,7 +145,7 @@ async def test_acquire_outlasts_an_api_server_that_is_away(server: LeaseServer, 
 @pytest.mark.parametrize(
     ("holder", "age", "expected"), [("", 0, True), ("me", 0, True), ("other", 14, False), ("other", 15.1, True)]
 )
-def test_who_may_take(holder: str, age: float, expected: bool) -> None:
+def test_the_lease_may_be_taken_when_free_own_or_expired(holder: str, age: float, expected: bool) -> None:
     assert may_take(Sighting(holder, "t", 0), "me", 15, age) is expected
 
 

@@ -84,7 +84,7 @@ def test_the_reason_a_user_sees(
         assert text in found.message
 
 
-def test_what_stalls_goes_before_what_may_pass() -> None:
+def test_a_problem_that_stalls_goes_before_one_that_passes() -> None:
     found = pod_problem([pod(UNSCHEDULABLE), pod(waiting("ErrImagePull", "x"))], NOW)
     assert found is not None
     assert found.reason == "ImageUnavailable"

@@ -166,7 +166,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("template", "message"), REFUSED)
-def test_what_only_phasewise_sets_is_refused(template: dict[str, Any], message: str, make_context: MakeContext) -> None:
+def test_fields_that_only_phasewise_sets_are_refused(
+    template: dict[str, Any], message: str, make_context: MakeContext
+) -> None:
     with pytest.raises(RenderError, match=message):
         engine_template(make_context(decode={"template": template}), "decode")
 

@@ -112,7 +112,7 @@ IN_PLACE: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("change", IN_PLACE, ids=[next(iter(c)) for c in IN_PLACE])
-def test_what_changes_no_answer_and_no_kv_block_is_changed_in_the_deployment_that_runs(
+def test_a_change_without_effect_on_answers_and_kv_is_applied_in_place(
     change: dict[str, Any], make_context: MakeContext
 ) -> None:
     """The name of the Deployment stays and its pod template differs: its own rolling update replaces the pods."""
@@ -147,7 +147,7 @@ CHANGES: list[tuple[str, dict[str, Any], bool, bool]] = [
 
 
 @pytest.mark.parametrize(("what", "change", "new_revision", "new_fingerprint"), CHANGES, ids=[c[0] for c in CHANGES])
-def test_what_makes_a_revision_and_what_a_fingerprint(
+def test_changes_that_make_a_revision_or_a_fingerprint(
     what: str, change: dict[str, Any], new_revision: bool, new_fingerprint: bool, make_context: MakeContext
 ) -> None:
     before, after = revision_and_fingerprint(make_context()), revision_and_fingerprint(make_context(**change))

@@ -81,7 +81,7 @@ def test_an_old_pod_counts_what_it_holds_itself_not_what_a_new_one_would() -> No
     assert plan_rollout(desired(replicas=1, gpus=1), now, 8).old == {}
 
 
-def test_what_is_up_already_is_not_taken_away_while_the_old_drains() -> None:
+def test_ready_replicas_of_the_new_revision_stay_while_the_old_drains() -> None:
     left = RunningRevision("decode", "old", "", 0, 0, 1, 2, served=False)
     up = [RunningRevision(role, "new", "kv2", 1, 1, 1, 1, served=True) for role in ("prefill", "decode")]
     assert plan_rollout(desired(replicas=1, gpus=1), [left, *up], 2).current == {"prefill": 1, "decode": 1}

@@ -37,6 +37,6 @@ def test_values_are_taken() -> None:
         ("PHASEWISE_PORT", "http"),
     ],
 )
-def test_what_cannot_be_used_is_refused_by_name(name: str, value: str) -> None:
+def test_unusable_settings_are_refused_by_name(name: str, value: str) -> None:
     with pytest.raises(SettingsError, match=name):
         Settings.from_env({name: value})

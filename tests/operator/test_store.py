@@ -26,7 +26,7 @@ def service(version: int, uid: str = "s") -> Manifest:
     return {"metadata": {"name": "chat", "namespace": "default", "uid": uid, "resourceVersion": str(version)}}
 
 
-def test_what_lost_its_label_is_known_again_when_it_has_it_back() -> None:
+def test_a_child_that_gets_its_label_back_is_known_again() -> None:
     store = Store()
     store.put(DEPLOYMENT, child("d", 3))
     store.drop(DEPLOYMENT, child("d", 4))
@@ -113,7 +113,7 @@ def test_objects_without_our_label_are_not_ours() -> None:
     assert store.keys() == set()
 
 
-def test_what_nobody_reads_is_not_kept() -> None:
+def test_unused_fields_are_trimmed() -> None:
     store = Store()
     pod = child("pod", 1, spec={"containers": [{}], "nodeName": "n"}, status={"phase": "Running"})
     pod["metadata"]["managedFields"] = [{"manager": "kubelet"}, {"manager": contract.FIELD_MANAGER}]

@@ -91,7 +91,7 @@ async def test_a_full_list_asks_for_every_kind_in_every_namespace(
     assert server.queries == [(kind, namespace, selector) for kind, selector in kinds for namespace in asked]
 
 
-async def test_what_was_deleted_while_a_watch_was_interrupted_is_found_by_the_next_full_list() -> None:
+async def test_a_deletion_during_a_broken_watch_is_found_by_the_next_full_list() -> None:
     server, store = ListServer(), Store()
     feed = watch.feeder(store)
     feed(DEPLOYMENT, None, deployment("deleted-unseen"))

@@ -96,7 +96,7 @@ def test_engine_arguments_keep_their_type(value: object) -> None:
         ({"maxGenerationSeconds": 9}, "maxGenerationSeconds"),
     ],
 )
-def test_what_the_models_refuse_names_the_field(change: dict[str, Any], where: str) -> None:
+def test_refusals_name_the_field(change: dict[str, Any], where: str) -> None:
     with pytest.raises(ValidationError) as refused:
         InferenceServiceSpec.model_validate(MINIMAL | change)
     places = [".".join(str(part) for part in error["loc"]) for error in refused.value.errors()]

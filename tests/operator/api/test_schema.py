@@ -98,6 +98,6 @@ class BoundedKeys(BaseModel):
         (BoundedKeys, "BoundedKeys.value: propertyNames"),
     ],
 )
-def test_what_cannot_be_carried_over_is_refused_with_its_place(model: type[BaseModel], message: str) -> None:
+def test_a_schema_keyword_without_equivalent_is_refused_with_its_path(model: type[BaseModel], message: str) -> None:
     with pytest.raises(UnsupportedSchemaError, match=message):
         structural_schema(model)

@@ -29,7 +29,7 @@ def ours(live: Manifest) -> dict[str, Any]:
     return next(m for m in live["metadata"]["managedFields"] if m["manager"] == "phasewise")["fieldsV1"]
 
 
-def test_what_was_applied_is_owned_and_can_be_extracted(live: Manifest) -> None:
+def test_applied_fields_are_owned_and_can_be_extracted(live: Manifest) -> None:
     intent = extract(live)
     assert owns(owned_fields(live), intent)
     assert intent["spec"]["replicas"] == 1
@@ -70,7 +70,7 @@ def test_a_field_that_somebody_else_took_is_drift(what: str, lose: Change, live:
     assert not owns(owned_fields(live), intent)
 
 
-def test_what_others_add_is_no_drift(live: Manifest) -> None:
+def test_fields_added_by_others_are_no_drift(live: Manifest) -> None:
     intent = extract(live)
     live["metadata"]["labels"]["team"] = "a"
     container(live)["env"].append({"name": "ADDED", "value": "by a webhook"})

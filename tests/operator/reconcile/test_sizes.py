@@ -99,7 +99,7 @@ def says(**sizes: int) -> Recommendation:
         "within bounds",
     ],
 )
-def test_who_sizes_a_pool(
+def test_the_scaling_mode_decides_who_sizes_a_pool(
     mode: str, observed: Observed, recommendation: Recommendation, expected: tuple[int, str], make_context: MakeContext
 ) -> None:
     ctx = make_context(prefill=ONE_TO_FOUR, decode=ONE_TO_FOUR, scaling={"mode": mode})
@@ -201,7 +201,7 @@ def test_manual_pools_grow_as_the_others_pods_let_go_of_their_gpus(make_context:
     assert [s.desired for s in pool_sizes(ctx, half, NO_RECOMMENDATION).values()] == [2, 4]
 
 
-def test_what_was_decided_for_another_spec_is_not_carried_out(make_context: MakeContext) -> None:
+def test_a_decision_for_another_spec_is_not_applied(make_context: MakeContext) -> None:
     """As when a pool was in other hands meanwhile."""
     ctx = dataclasses.replace(make_context(prefill=ONE_TO_FOUR, decode=ONE_TO_FOUR), generation=3)
     old = dataclasses.replace(says(prefill=1, decode=1), generation=2)

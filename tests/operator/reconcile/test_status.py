@@ -51,7 +51,7 @@ def ctx(make_context: MakeContext) -> Context:
     return make_context(prefill=POOL, decode=POOL)
 
 
-def test_what_was_measured_is_shown_and_stays_when_traffic_ends(ctx: Context) -> None:
+def test_measured_latency_is_shown_and_stays_when_traffic_ends(ctx: Context) -> None:
     first = status(ctx, recommendation(), {})
     shown = {"target": "500ms", "measured": "430ms", "lastSampleTime": NOW, "summary": "430ms/500ms"}
     assert first["slo"]["ttft"] == shown
@@ -97,7 +97,7 @@ def test_each_pools_last_change_is_kept(ctx: Context) -> None:
     assert [d["to"] for d in kept if d["role"] == "decode"] == [3]
 
 
-def test_what_was_known_of_scaling_holds_while_a_new_operator_begins_to_look(ctx: Context) -> None:
+def test_scaling_conditions_stay_until_a_new_operator_has_measured(ctx: Context) -> None:
     before = status(ctx, recommendation(), {})
     after = status(ctx, Recommendation(), before, LATER)
     assert after["conditions"] == before["conditions"]
@@ -158,7 +158,7 @@ def test_scaling_has_its_conditions(
     assert (found["ScalingActive"], found["ScalingLimited"]) == (active, limited)
 
 
-def test_that_scaling_stopped_gets_an_event_and_that_it_began_does_not(ctx: Context) -> None:
+def test_an_event_is_recorded_when_scaling_stops_and_not_when_it_begins(ctx: Context) -> None:
     def events(given: Recommendation, before: Manifest) -> list[str]:
         changed = changed_conditions(updates_of(ctx, given), before)
         return [v.reason for v in changed if v.type.startswith("Scaling")]
@@ -213,7 +213,7 @@ def test_a_pool_that_auto_cannot_scale_is_named(
         ({"paused": True}, "Paused"),
     ],
 )
-def test_that_no_pool_can_scale_is_said_only_where_auto_would(
+def test_no_maximum_is_reported_only_in_mode_auto(
     changes: dict[str, Any], reason: str, make_context: MakeContext
 ) -> None:
     updates = updates_of(make_context(**changes), recommendation())

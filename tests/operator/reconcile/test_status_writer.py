@@ -89,9 +89,7 @@ async def test_an_event_about_scaling_is_recorded_again_only_after_a_while(
         assert api.writes == expected
 
 
-async def test_what_is_remembered_of_a_service_is_forgotten_with_it(
-    writer: StatusWriter, live: Manifest, worker: Worker
-) -> None:
+async def test_the_memory_of_a_service_is_dropped_with_it(writer: StatusWriter, live: Manifest, worker: Worker) -> None:
     limited = ConditionUpdate("ScalingLimited", ConditionStatus.TRUE, "AtMaximum", "raise it")
     await writer.write(live, measured("100ms"), [limited], NOW)
     assert (len(writer.last_write), len(writer.recorder.event_times)) == (1, 1)

@@ -32,7 +32,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("asked", "budget", "expected"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
-def test_what_is_asked_is_given(
+def test_the_size_of_the_pool_scaler_is_applied(
     asked: dict[str, int | None], budget: int | None, expected: dict[str, tuple[int, str]]
 ) -> None:
     decisions = follow([pool("prefill", 2), pool("decode", 2)], asked, budget)

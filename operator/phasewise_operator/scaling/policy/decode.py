@@ -195,7 +195,7 @@ def _by_itl(
     if not law.has_samples:
         return Need(1, 1, number, DECODE_LOAD, "No stream has been decoded yet: what a replica holds is not known")
     guessed = law.thin or not law.knows_alone or holds < FEW
-    # No guess makes a replica while ITL is well, nor where streams that are slow hardly share a pod.
+    # No guess makes a replica while ITL is within its target, nor where streams that are slow hardly share a pod.
     unfounded = _is_itl_met(load, targets) or load.decode.batch < ALONE
 
     def size(factor: float, holds: float) -> int:

@@ -30,7 +30,7 @@ def sizes(prefill: int, decode: int, budget: int | None, *, missed: str = "", **
         ("enough for both", (3, 3), 9, (3, 3)),
         ("nothing left: nobody drops", (8, 8), 6, (2, 2)),
         ("lowered below what runs: as much as it holds", (3, 3), 3, (1, 1)),
-        ("lowered: first whoever has most beyond its min", (2, 2), 4, (2, 1)),
+        ("lowered: the pool with most beyond its min gives first", (2, 2), 4, (2, 1)),
         ("lowered: what is not proposed goes anyway", (1, 2), 5, (1, 2)),
         ("lowered: no growth with what is left", (8, 2), 5, (2, 1)),
         ("lowered below the minima", (3, 3), 1, (1, 1)),
@@ -39,7 +39,7 @@ def sizes(prefill: int, decode: int, budget: int | None, *, missed: str = "", **
         ("what is too small for one is for the other", (4, 8), 7, (3, 2)),
     ],
 )
-def test_what_the_budget_leaves(
+def test_sizes_within_the_budget(
     case: str, desired: tuple[int, int], budget: int | None, expected: tuple[int, int]
 ) -> None:
     assert sizes(*desired, budget) == expected, case

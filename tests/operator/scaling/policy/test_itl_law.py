@@ -69,7 +69,7 @@ def test_old_samples_give_way_to_new_ones() -> None:
 
 
 @pytest.mark.parametrize(("streams", "itl", "weight"), [(0, 0.02, 1), (3, 0, 1), (3, 0.02, 0)])
-def test_what_is_no_sample_teaches_nothing(streams: float, itl: float, weight: float) -> None:
+def test_a_sample_without_streams_itl_or_weight_teaches_nothing(streams: float, itl: float, weight: float) -> None:
     assert ItlLaw().learn(streams, itl, weight) == ItlLaw()
 
 
@@ -90,14 +90,12 @@ def test_a_target_just_above_a_stream_alone_is_no_replica_a_stream() -> None:
     ],
     ids=["a steady load", "one that hardly moves", "a burst's first looks", "loads that differ", "alone"],
 )
-def test_what_a_stream_alone_has_is_known_only_where_it_was_seen(
-    samples: list[tuple[float, float]], known: bool
-) -> None:
+def test_itl_of_a_single_stream_is_known_only_from_measurement(samples: list[tuple[float, float]], known: bool) -> None:
     assert taught(*samples).knows_alone is known
 
 
 @pytest.mark.parametrize("changed", [(15, 0.025), (1, 0.05)], ids=["more and quicker", "fewer and slower"])
-def test_what_contradicts_the_old_samples_takes_their_place(changed: tuple[float, float]) -> None:
+def test_samples_that_contradict_old_ones_replace_them(changed: tuple[float, float]) -> None:
     law = taught(*[(3, 0.030)] * 300, changed)
     assert (law.streams, law.itl) == (pytest.approx(changed[0]), pytest.approx(changed[1]))
 

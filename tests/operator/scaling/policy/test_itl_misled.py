@@ -38,7 +38,7 @@ def service(decode_pods: int) -> Service:
     return Service(pool("prefill"), pool("decode", decode_pods, max=40), stabilization=60)
 
 
-def test_what_is_drawn_from_a_single_stream_makes_no_replica_while_itl_is_well() -> None:
+def test_an_extrapolation_from_a_single_stream_adds_no_replica_while_itl_is_met() -> None:
     """Alone a stream has 30 ms; that half of it grows with the streams is a guess until more are seen."""
     found = service(1)
     found.run(60, pool_of(1, 0.5, 0.030))

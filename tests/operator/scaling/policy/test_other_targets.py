@@ -45,7 +45,7 @@ def grown_by_feedback() -> Service:
     [(TARGETS, False), (LOOSE, True), (replace(TARGETS, ttft=3.0), True), (replace(TARGETS, attainment=0.9), True)],
     ids=["the same", "loose", "another ttft", "another attainment"],
 )
-def test_what_was_learned_for_other_targets_keeps_nothing(targets: SloTargets, comes_down: bool) -> None:
+def test_corrections_for_other_targets_keep_no_replica(targets: SloTargets, comes_down: bool) -> None:
     service = grown_by_feedback()
     service.targets = targets
     size = service.sizes[0]
@@ -64,7 +64,7 @@ def test_it_comes_down_late_and_not_at_once() -> None:
     assert service.sizes[0] == size
 
 
-def test_what_the_models_learned_stays() -> None:
+def test_the_learned_models_survive_a_change_of_targets() -> None:
     service = grown_by_feedback()
     before, service.targets = service.memory, LOOSE
     service.tick(None)

@@ -28,7 +28,7 @@ from phasewise_operator.scaling.types import Coverage, Signals
         (make_signals({"prefill": pods("prefill", 4)}), 0, "Unreadable", "4 of 4 decode pods cannot be read"),
     ],
 )
-def test_what_is_not_known_changes_nothing(signals: Signals | None, age: float, reason: str, words: str) -> None:
+def test_unknown_load_changes_no_size(signals: Signals | None, age: float, reason: str, words: str) -> None:
     service = Service(pool("prefill", 4), pool("decode", 4), stabilization=0)
     for _ in range(20):
         decisions = service.tick(signals, age=age)

@@ -99,7 +99,7 @@ def test_no_second_step_while_the_last_one_starts() -> None:
     assert decisions["prefill"].reason == "Starting"
 
 
-def test_what_measured_latency_has_shown_is_not_unlearned_by_stabilization() -> None:
+def test_stabilization_keeps_the_correction_from_measured_latency() -> None:
     service = Service(pool("prefill", 2), pool("decode", 2, min=2), stabilization=20)
     for _ in range(20):
         service.tick(missed(service.sizes[0], service.sizes[1], {"prefill_queue": 1.8}))

@@ -46,7 +46,7 @@ def test_it_remembers_what_a_full_list_would(sizes: list[int], stabilization: fl
     assert len(past) <= 10
 
 
-def test_what_was_needed_before_others_decided_does_not_reach_to_now() -> None:
+def test_needs_from_before_a_gap_are_forgotten() -> None:
     """In another mode, or paused: nobody watched whether fewer were enough."""
     past = after([(0, 1), (10, 1)], 300)
     assert without_gap(past, 10 + GAP_SECONDS) == past

@@ -37,11 +37,11 @@ class Router:
         self.awaiting = Gauge(contract.METRIC_AWAITING, "Without a first token.", ["phase"], registry=r)
         self.overdue = Gauge(contract.METRIC_OVERDUE, "Of them, too late already.", ["phase"], registry=r)
         self.queued = Gauge(contract.METRIC_QUEUE_DEPTH, "Waiting.", registry=r)
-        self.active = Gauge(contract.METRIC_ACTIVE, "In hand.", registry=r)
+        self.active = Gauge(contract.METRIC_ACTIVE, "Requests in flight.", registry=r)
         self.kv_transfer = Gauge(contract.METRIC_KV_TRANSFER_OK, "Last KV transfer.", ["pod"], registry=r)
         pod = ["role", "pod"]
         self.requests = Counter(contract.METRIC_POD_REQUESTS, "Requests.", pod, registry=r)
-        self.inflight = Counter(contract.METRIC_POD_INFLIGHT_SECONDS, "Leg-seconds.", pod, registry=r)
+        self.inflight = Counter(contract.METRIC_POD_INFLIGHT_SECONDS, "Request-seconds.", pod, registry=r)
         self.busy = Counter(contract.METRIC_POD_BUSY_SECONDS, "Busy seconds.", pod, registry=r)
         self.ttft = Histogram(contract.METRIC_TTFT, "TTFT.", buckets=BUCKETS, registry=r)
         self.phase = Histogram(contract.METRIC_TTFT_PHASE, "Of TTFT.", ["phase"], buckets=BUCKETS, registry=r)

@@ -220,13 +220,13 @@ H = 'h_bucket{le="1.0"} 1\nh_bucket{le="+Inf"} 2\nh_sum 3\nh_count 2\n'
         ("g 1\n" + H.replace("h_sum 3", "h_sum NaN"), "sum"),
     ],
 )
-def test_what_is_not_a_complete_exposition_is_an_error_that_says_what_is_wrong(body: str, what: str) -> None:
+def test_an_incomplete_exposition_is_an_error_that_names_the_fault(body: str, what: str) -> None:
     found = parse(body.encode(errors="surrogateescape"), ANY)
     assert isinstance(found, ParseError)
     assert what in found.message
 
 
-def test_what_the_router_exports_is_what_is_read() -> None:
+def test_the_routers_metrics_are_read_as_exported() -> None:
     found = read(generate_latest(Metrics().registry), families.ROUTER)
     assert contract.METRIC_ARRIVALS in found.counters
     assert set(found.histograms) == set(families.ROUTER_HISTOGRAMS)

@@ -44,7 +44,9 @@ def test_a_quantile_is_prometheus_histogram_quantile(
     ],
     ids=["first", "risen", "one bucket fell", "other bounds"],
 )
-def test_what_was_observed_between_two_scrapes(before: Histogram | None, after: Histogram, risen: Histogram) -> None:
+def test_a_histogram_of_the_time_between_two_scrapes(
+    before: Histogram | None, after: Histogram, risen: Histogram
+) -> None:
     assert rise(before, after) == risen
 
 

@@ -97,7 +97,7 @@ def test_a_pod_of_the_same_name_and_another_uid_begins_anew(service: Service, ro
     assert service.signals().arrivals == pytest.approx(4)
 
 
-def test_what_a_pod_counted_stays_in_the_window_when_it_is_gone(service: Service, router: Router) -> None:
+def test_counts_of_a_deleted_pod_stay_in_the_window(service: Service, router: Router) -> None:
     staying = service.pods[pod(R, "r2")] = Router()
     service.round()
     router.arrivals.inc(8)

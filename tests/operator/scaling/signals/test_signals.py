@@ -47,7 +47,7 @@ def test_a_pod_that_no_router_speaks_of_has_no_load(service: Service) -> None:
     assert (load.concurrency, load.busy, load.requests) == (0, 0, 0)
 
 
-def test_what_an_engine_says_of_itself(service: Service) -> None:
+def test_load_reported_by_an_engine(service: Service) -> None:
     engine = service.pods[pod(D, "d1")] = Engine(running=3, waiting=2, blocked=1, kv=0.25)
     assert isinstance(engine, Engine)
     engine.observe(families.ITL, 9.0)
@@ -60,7 +60,7 @@ def test_what_an_engine_says_of_itself(service: Service) -> None:
     assert replace(load, itl=None) == PodLoad(0, 0, 0, 3, 2, 1, 0.25, tokens=40)
 
 
-def test_what_an_engine_does_not_say_is_unknown(service: Service) -> None:
+def test_load_that_an_engine_does_not_report_is_unknown(service: Service) -> None:
     service.pods[pod(D, "d1")] = Engine(running=math.nan)
     service.round()
     load = service.signals().pools[D].pods["d1"]
