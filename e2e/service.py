@@ -13,6 +13,7 @@ import yaml
 from e2e import client, cluster, kube
 from e2e.cluster.progress import wait_for
 from e2e.images import ROOT
+from phasewise_operator.kinds import CHILD_KINDS
 from phasewise_runtime import contract
 
 NAMESPACE = "e2e"
@@ -20,7 +21,9 @@ NAMESPACE = "e2e"
 CHAT_NAMESPACE = "e2e-chat"
 """Of the service `chat` only: what the operator writes about others, it writes elsewhere."""
 SCALED_MAX_GENERATION_SECONDS = 40
-CHILDREN = "deployments,replicasets,pods,services,endpointslices,serviceaccounts,roles,rolebindings,pdb,poolscalers"
+MADE_OF_CHILDREN = {"ReplicaSet": "replicasets.apps", "Pod": "pods", "EndpointSlice": "endpointslices.discovery.k8s.io"}
+"""What Kubernetes makes of the operator's children."""
+CHILDREN = ",".join((*(f"{k.plural}.{k.group}".rstrip(".") for k in CHILD_KINDS), *MADE_OF_CHILDREN.values()))
 
 
 def example(name: str, namespace: str) -> kube.Object:

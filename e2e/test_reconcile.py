@@ -11,7 +11,8 @@ import pytest
 from e2e import cluster, kube, operators, service
 from e2e.cluster.progress import wait_for
 from e2e.load import load, wait_for_answers
-from e2e.service import CHILDREN, NAMESPACE, Service
+from e2e.service import CHILDREN, MADE_OF_CHILDREN, NAMESPACE, Service
+from phasewise_operator.kinds import CHILD_KINDS
 from phasewise_runtime import contract
 
 DRIFT_SECONDS = 5
@@ -154,14 +155,15 @@ def test_a_deleted_service_leaves_nothing(namespace: str) -> None:
     manifest = service.quickstart("deleted", namespace)
     for role in contract.ENGINE_ROLES:
         manifest["spec"][role]["replicas"] = {"min": 0}
+    manifest["spec"]["scaling"]["mode"] = "External"
     service.apply(manifest)
     selector = f"{contract.LABEL_SERVICE}=deleted"
-    kinds = {"Deployment", "ReplicaSet", "Pod", "Service", "EndpointSlice", "ServiceAccount", "Role", "RoleBinding"}
+    kinds = {kind.name for kind in CHILD_KINDS} | set(MADE_OF_CHILDREN)
 
     def all_made() -> bool:
         found = kube.find(CHILDREN, selector, namespace)
         running = [child for child in found if child.get("status", {}).get("phase") == "Running"]
-        return {*kinds, "PodDisruptionBudget"} <= {child["kind"] for child in found} and len(running) == 1
+        return kinds <= {child["kind"] for child in found} and len(running) == 1
 
     wait_for("every kind of child, and a running router", all_made)
     Service("deleted", namespace, "", "").delete()

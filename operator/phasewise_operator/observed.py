@@ -139,10 +139,10 @@ class PodView:
     waiting_reason: str = ""
     waiting_message: str = ""
     ended: Ended | None = None
-    """How the container that failed last ended."""
+    """How the first container with a failure ended."""
     restarts: int = 0
     events: tuple[PodEvent, ...] = ()
-    """Read only of pods whose containers are being created, in the order in which they are listed."""
+    """Oldest first. They are read only of pods with a container that is still being created."""
 
     @classmethod
     def of(cls, live: Manifest, events: Sequence[PodEvent] = ()) -> PodView:

@@ -18,9 +18,8 @@ from phasewise_runtime import contract
 def pod(status: dict[str, Any], mount_error: str = "", **meta: Any) -> PodView:
     labels = {contract.LABEL_ROLE: "decode", contract.LABEL_REVISION: "r"}
     events = [PodEvent("FailedMount", mount_error)] if mount_error else []
-    return PodView.of(
-        {"metadata": {"name": "p", "labels": labels, **meta}, "status": status}, [*events, PodEvent("Pulling", "")]
-    )
+    live = {"metadata": {"name": "p", "labels": labels, **meta}, "status": status}
+    return PodView.of(live, [PodEvent("Scheduled", ""), *events])
 
 
 def waiting(reason: str, message: str = "") -> dict[str, Any]:
@@ -95,15 +94,26 @@ def test_a_pod_that_is_being_deleted_is_no_problem() -> None:
 
 
 def test_a_check_is_one_row_that_sees_events_and_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    def pulls_slowly(pod: PodView, now: str) -> str | None:
-        pull = next((e for e in pod.events if e.reason == "Pulling"), None)
-        slow = pull and datetime.fromisoformat(now) - datetime.fromisoformat(pull.first_seen) > timedelta(minutes=10)
-        return f"pod {pod.name}: its image is pulled for more than 10 min" if slow else None
+    def has_no_sandbox(pod: PodView, now: str) -> str | None:
+        failed = next((e for e in pod.events if e.reason == "FailedCreatePodSandBox"), None)
+        slow = failed and datetime.fromisoformat(now) - datetime.fromisoformat(failed.first_seen) > timedelta(
+            minutes=10
+        )
+        return f"pod {pod.name} has had no network for more than 10 min" if slow else None
 
-    check = Check("its image is pulled slowly", "ImagePullSlow", Severity.NORMAL, pulls_slowly, condition="ModelReady")
+    check = Check("its sandbox is not made", "SandboxSlow", Severity.NORMAL, has_no_sandbox, condition="ModelReady")
     monkeypatch.setattr(pod_problems, "CHECKS", (*CHECKS, check))
-    pulling = dataclasses.replace(pod(waiting("ContainerCreating")), events=(PodEvent("Pulling", "", NOW, NOW),))
-    assert pod_problem([pulling], "2026-01-02T03:14:05Z") is None
-    found = pod_problem([pulling], "2026-01-02T03:14:06Z")
+    event = PodEvent("FailedCreatePodSandBox", "", NOW, NOW)
+    creating = dataclasses.replace(pod(waiting("ContainerCreating")), events=(event,))
+    assert pod_problem([creating], "2026-01-02T03:14:05Z") is None
+    found = pod_problem([creating], "2026-01-02T03:14:06Z")
     assert found is not None
-    assert (found.reason, found.severity, found.condition) == ("ImagePullSlow", Severity.NORMAL, "ModelReady")
+    assert (found.reason, found.severity, found.condition) == ("SandboxSlow", Severity.NORMAL, "ModelReady")
+
+
+def test_a_mount_error_is_over_once_an_image_is_pulled() -> None:
+    events = (PodEvent("FailedMount", 'secret "hf" not found', NOW, NOW), PodEvent("Pulling", "", NOW, NOW))
+    creating = dataclasses.replace(pod(waiting("ContainerCreating")), events=events)
+    assert pod_problem([creating], NOW) is None
+    again = dataclasses.replace(creating, events=(*reversed(events),))
+    assert pod_problem([again], NOW) is not None

@@ -1,7 +1,7 @@
 """What is there: the store's view of one service, and what no watch shows. I/O.
 
-Pods whose containers do not start for a missing secret or volume say so only in Events. So Events are read, and only of
-pods whose containers are being created.
+A pod whose containers do not start for a missing secret or volume says so only in its Events. So Events are read, of
+pods with a container that is still being created: its volumes are mounted, or its image is pulled.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ async def _events(kube: Kube, pod: Manifest) -> list[PodEvent]:
     except KubeError as error:
         log.warning("events of pod %s: %s", meta["name"], error)
         return []
-    return [PodEvent.of(event) for event in events]
+    return sorted((PodEvent.of(event) for event in events), key=lambda event: event.last_seen)
 
 
 def _is_creating(pod: Manifest) -> bool:
-    statuses = container_statuses(pod.get("status", {}))
-    reasons = [c.get("state", {}).get("waiting", {}).get("reason") for c in statuses]
+    """Init containers that have ended do not count: the engine's image is pulled after them."""
+    states = [container.get("state", {}) for container in container_statuses(pod.get("status", {}))]
+    waiting = [state["waiting"].get("reason") for state in states if state.get("waiting")]
     return (
         "deletionTimestamp" not in pod["metadata"]
-        and bool(reasons)
-        and all(reason in _CREATING for reason in reasons)
+        and bool(waiting)
+        and all(reason in _CREATING for reason in waiting)
         and bool(pod.get("spec", {}).get("nodeName"))
     )

@@ -17,6 +17,8 @@ from phasewise_runtime import contract
 _IMAGE: Final = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
 _CONFIG: Final = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 _MOUNT: Final = ("FailedMount", "FailedAttachVolume")
+_MOUNTED: Final = ("Pulling", "Pulled")
+"""Images are pulled when all volumes have been mounted."""
 _CLAIM: Final = re.compile(r'persistentvolumeclaim "([^"]+)" not found')
 _SECRET: Final = re.compile(r'secret "([^"]+)" not found')
 _LONGEST: Final = 1000
@@ -42,7 +44,7 @@ class Check:
     message: Callable[[PodView, str], str | None]
     """Of a pod that is not ready, and the time now (RFC 3339, UTC); None: the check does not apply."""
     stalls_when_repeated: bool = False
-    """STALLED from the second restart on: the kubelet makes the first at once, and it is often all that was needed."""
+    """STALLED from the second restart on: the kubelet restarts the first time at once, and that is often enough."""
     condition: str = ""
     rollout_hint: str = ""
 
@@ -167,7 +169,8 @@ def _problem(pod: PodView, now: str) -> PodProblem | None:
 
 
 def _mount_error(pod: PodView) -> str:
-    return next((event.note for event in reversed(pod.events) if event.reason in _MOUNT), "")
+    newest = next((e for e in reversed(pod.events) if e.reason in (*_MOUNT, *_MOUNTED)), None)
+    return newest.note if newest and newest.reason in _MOUNT else ""
 
 
 def _waiting_text(pod: PodView) -> str:

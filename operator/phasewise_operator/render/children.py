@@ -16,7 +16,7 @@ from phasewise_runtime import contract
 
 
 def constant_children(ctx: Context) -> list[Manifest]:
-    """All children, bare, but for what depends on sizes: the engines' Deployments and the PoolScalers."""
+    """The bare children whose number does not depend on sizes: all but the engines' Deployments and the PoolScalers."""
     budgets = [disruption_budget(ctx, role) for role in (*ctx.pools, contract.ROUTER)]
     return [engine_account(ctx), *router_children(ctx), *budgets]
 
@@ -24,7 +24,7 @@ def constant_children(ctx: Context) -> list[Manifest]:
 def stamp(ctx: Context, children: Iterable[Manifest]) -> list[Manifest]:
     """Every child as it is applied: with namespace, shared labels, owner and the hash of the intent.
 
-    An old revision's Deployment is read back and already has them: it gets today's.
+    The Deployment of an old revision is read back with the labels and hash of an earlier pass; they are replaced.
     """
     return [_stamped(ctx, child) for child in children]
 

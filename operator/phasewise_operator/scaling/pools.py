@@ -49,8 +49,8 @@ def pools_of(ctx: Context, observed: Observed) -> list[PoolState]:
 def _pool(ctx: Context, observed: Observed, role: str) -> PoolState:
     spec = ctx.pools[role]
     staying = [p for p in observed.pods if p.role == role and not p.deleting]
-    now = desired_now(observed, role)
-    desired = spec.replicas.min if now is None else now
+    current = desired_now(observed, role)
+    desired = spec.replicas.min if current is None else current
     gpus = gpus_per_replica(spec)
     return PoolState(
         role=role,

@@ -50,11 +50,18 @@ async def test_a_pod_that_is_being_created_is_seen_with_its_events(api: Api) -> 
     repeated = {**pulling, "series": {"lastObservedTime": "2026-01-02T03:02:00.000000Z"}}
     api.lists["Event"] = [FAILED_MOUNT, repeated]
     assert await seen(api, pod("ContainerCreating")) == (
-        PodEvent("FailedMount", FAILED_MOUNT["note"], "2026-01-02T03:00:00Z", "2026-01-02T03:04:00Z"),
         PodEvent("Pulling", "Pulling image", "2026-01-02T03:01:00.000000Z", "2026-01-02T03:02:00.000000Z"),
-    )
+        PodEvent("FailedMount", FAILED_MOUNT["note"], "2026-01-02T03:00:00Z", "2026-01-02T03:04:00Z"),
+    ), "oldest first"
     fields = "regarding.kind=Pod,regarding.name=p,regarding.uid=uid-p"
     assert api.queries == [("Event", {"fieldSelector": fields})], "of that pod alone"
+
+
+async def test_events_are_read_while_an_image_is_pulled_after_the_init_containers(api: Api) -> None:
+    api.lists["Event"] = [FAILED_MOUNT]
+    live = pod("PodInitializing")
+    live["status"]["initContainerStatuses"] = [{"state": {"terminated": {"exitCode": 0}}}]
+    assert [event.reason for event in await seen(api, live)] == ["FailedMount"]
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def decide(
     memory = replace(memory, pools={p.role: _recall(memory.pools.get(p.role), p, now) for p in pools})
     sufficient = usable(now, pools, signals)
     if isinstance(sufficient, Insufficient):
-        return _hold(now, pools, sufficient, budget, stabilization, memory)
+        return _keep_sizes(now, pools, sufficient, budget, stabilization, memory)
     view, memory = _view(now, targets, pools, sufficient, memory)
     sizings: list[PoolSizing] = []
     for pool in pools:
@@ -91,7 +91,7 @@ class _View:
     """Every pod of the service that should answer could be read."""
 
 
-def _hold(
+def _keep_sizes(
     now: float,
     pools: Sequence[PoolState],
     why: Insufficient,

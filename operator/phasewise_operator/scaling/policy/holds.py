@@ -30,7 +30,9 @@ class HoldContext:
 
 
 Hold: TypeAlias = Callable[[PoolState, HoldContext, float], str | None]
-"""(pool, context, now) -> why no replica may be taken away now, to be read after "2 replicas would do; "; or None."""
+"""(pool, context, now) -> why no replica may be taken away now, to be read after "2 replicas would do; "; or None.
+
+`now` is the loop's monotonic clock. A rule about the age of an object gets that age in a field of PoolState."""
 
 
 def some_pod_cannot_be_read(_pool: PoolState, context: HoldContext, _now: float) -> str | None:
