@@ -96,10 +96,10 @@ def test_a_pod_that_is_being_deleted_is_no_problem() -> None:
 def test_a_check_is_one_row_that_sees_events_and_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     def has_no_sandbox(pod: PodView, now: str) -> str | None:
         failed = next((e for e in pod.events if e.reason == "FailedCreatePodSandBox"), None)
-        slow = failed and datetime.fromisoformat(now) - datetime.fromisoformat(failed.first_seen) > timedelta(
-            minutes=10
-        )
-        return f"pod {pod.name} has had no network for more than 10 min" if slow else None
+        if failed is None:
+            return None
+        lasts = datetime.fromisoformat(now) - datetime.fromisoformat(failed.first_seen)
+        return f"pod {pod.name} has had no network for {lasts}" if lasts > timedelta(minutes=10) else None
 
     check = Check("its sandbox is not made", "SandboxSlow", Severity.NORMAL, has_no_sandbox, condition="ModelReady")
     monkeypatch.setattr(pod_problems, "CHECKS", (*CHECKS, check))
