@@ -44,7 +44,7 @@ lint: setup ## style, types, import contracts, generated files
 
 unit: setup ## without a cluster, with coverage; the pure modules must stay above 95 %
 	@$(BIN)/pytest -q -n auto --dist worksteal $(SLOWEST) --cov --cov-report=
-	@$(BIN)/coverage report --include="$$($(BIN)/python -m tests.pure_modules)" --fail-under=95
+	@files=$$($(BIN)/python -m tests.pure_modules) && $(BIN)/coverage report --include="$$files" --fail-under=95
 
 cluster: setup ## the local cluster, with the helm that the chart's tests use
 	@$(BIN)/python -m e2e.cluster up

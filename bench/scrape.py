@@ -1,4 +1,4 @@
-"""`python -m bench.scrape [ROUNDS]`: CPU of reading one metrics page, over HTTP on loopback and parsed.
+"""`python -m bench.scrape [ROUNDS]`: CPU of one scrape of /metrics, over HTTP on loopback and parsed.
 
 Beside it, in the same run, prometheus-client's own parser on the same bytes. The pages are served by another process,
 and only this one's CPU is counted.
@@ -97,9 +97,9 @@ async def scraped(role: str, port: int, rounds: int) -> float:
 
 
 def main(rounds: int) -> None:
-    print(f"CPU ms a page, {rounds} rounds of {SIDE_BY_SIDE}. first: parse of a page with series not seen before;")
+    print(f"CPU ms a scrape, {rounds} rounds of {SIDE_BY_SIDE}. first: parse of a page with series not seen before;")
     print("prometheus-client parses only, it fetches nothing; ratio: to fetch+parse")
-    print(f"{'page':<8}{'KB':>6}{'fetch+parse':>13}{'parse':>8}{'first':>8}{'prometheus-client':>19}{'ratio':>7}")
+    print(f"{'role':<8}{'KB':>6}{'fetch+parse':>13}{'parse':>8}{'first':>8}{'prometheus-client':>19}{'ratio':>7}")
     for role, body in sample_pages().items():
         with page_server(role) as port:
             fetched = asyncio.run(scraped(role, port, rounds))

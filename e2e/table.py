@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import durationpy
+
 from phasewise_runtime import contract
 
 COLUMNS = 80
@@ -76,11 +78,11 @@ def find(samples: Mapping[str, float], name: str, **labels: str) -> float | None
 
 
 def seconds(duration: str) -> float:
-    """A status's duration in one unit: 430ms, 1.2s, 5m."""
-    for unit, factor in (("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)):
-        if duration.endswith(unit):
-            return float(duration.removesuffix(unit)) * factor
-    raise ValueError(f"{duration!r} is not a duration such as 430ms")
+    """Seconds of a duration as Kubernetes writes it: 430ms, 1.2s, 1m30s. Raises ValueError for anything else."""
+    try:
+        return durationpy.from_str(duration).total_seconds()
+    except durationpy.DurationError as error:
+        raise ValueError(f"{duration!r} is not a duration such as 430ms") from error
 
 
 def format_seconds(duration: float | None) -> str:

@@ -91,12 +91,17 @@ def budget_uid(chat: Service) -> str:
 def test_a_lost_prefill_pod_and_a_lost_leader_lose_no_request(number: int, chat: Service, reference: Reference) -> None:
     """Three prefill pods drain and two are killed; three leaders are killed and two deleted.
 
-    The leader goes while a new prefill pod starts, which takes as long as the lease: one after the other would take
-    both times, and what is asked of each would be less.
+    Three of the leaders go while a new prefill pod starts, which takes as long as the lease. Two, one killed and one
+    deleted, go while all pods are ready.
     """
     before = restarts(chat.name, contract.DECODE, chat.namespace)
     with load(chat.url, chat.model) as running:
         lose_prefill_pod(chat, running, force=number >= 3)
+    assert_nothing_lost(running, chat, reference, before)
+    if number < 2:
+        chat.wait_ready()
+    before = restarts(chat.name, contract.DECODE, chat.namespace)
+    with load(chat.url, chat.model) as running:
         lose_leader(chat, running, delete=number % 2 == 1)
     chat.wait_ready()
     assert_nothing_lost(running, chat, reference, before)

@@ -32,8 +32,8 @@ PATCH_SECONDS = 5
 STABILIZATION = "20s"
 SHORT_STABILIZATION = "10s"
 """For pools that are to return to one pod: no load comes that could make them grow again."""
-HOLD_SECONDS = 25
-"""More than twice the short stabilization: a pool that was not held would have shrunk."""
+HOLD_SECONDS = 45
+"""More than the short stabilization and an SLO window of 30 s: a pool that was not held would have shrunk."""
 LONG_STREAMS = 24
 """On two pods: enough that 1,900 tokens take each of them longer than MAX_GENERATION_SECONDS."""
 OTHER = {contract.PREFILL: contract.DECODE, contract.DECODE: contract.PREFILL}

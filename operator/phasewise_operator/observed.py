@@ -23,6 +23,7 @@ class Workload:
     ready: int
     available: int
     updated: int
+    """Pods of the newest template."""
     observed: bool
     """Its status speaks of its newest generation."""
     created: str
@@ -34,6 +35,8 @@ class Workload:
     """Why its pods cannot be created: quota, admission."""
     desired: int | None = None
     """Size that the pool was to have, over all its revisions, when this was written last."""
+    outdated: int = 0
+    """Pods of an older template."""
 
     @classmethod
     def of(cls, live: Manifest) -> Workload:
@@ -51,6 +54,7 @@ class Workload:
             ready=status.get("readyReplicas", 0),
             available=status.get("availableReplicas", 0),
             updated=status.get("updatedReplicas", 0),
+            outdated=max(0, status.get("replicas", 0) - status.get("updatedReplicas", 0)),
             observed=status.get("observedGeneration", 0) >= live["metadata"].get("generation", 0),
             created=live["metadata"].get("creationTimestamp", ""),
             gpus=int(labels.get(contract.LABEL_GPUS, "0")),
@@ -61,8 +65,9 @@ class Workload:
 
     @property
     def current(self) -> int:
-        """Ready pods that are also of the newest template; 0 while the status is of an older generation."""
-        return min(self.ready, self.updated) if self.observed else 0
+        """Pods that are ready and of the newest template, at the least: the status does not say which pods are ready,
+        and those of an older template may be. 0 while the status is of an older generation."""
+        return max(0, min(self.updated, self.ready - self.outdated)) if self.observed else 0
 
 
 @dataclass(frozen=True)

@@ -40,11 +40,12 @@ class Store:
             return {key}
         ref = (kind.name, str(manifest["metadata"]["name"]))
         before = self._service_of.get(uid, key)
-        newest = _newer(self._children.get(before, {}).get(ref), slim)
-        if newest is not slim:
+        known = self._children.get(before, {}).get(ref)
+        if _newer(known, slim) is not slim:
             return {before}
-        self._remove_child(before, ref, uid)
-        self._children[key][ref] = newest
+        if known is not None:
+            self._remove_child(before, ref, str(known["metadata"].get("uid")))
+        self._children[key][ref] = slim
         self._service_of[uid] = key
         return {before, key}
 

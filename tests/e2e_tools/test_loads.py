@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
+from e2e import load_shapes
 from e2e import reference as reference_module
 from e2e.client import Answer, Ranking, rankings
 from e2e.load import Outcome, Request, mixed_requests, salted
@@ -88,6 +90,59 @@ def test_a_stream_that_is_too_many_ends_with_its_request(monkeypatch: pytest.Mon
     monkeypatch.setattr(load, "send_next", lambda: sent.append(None))
     load.keep_open()
     assert (load.running, sent) == (2, [])
+
+
+class Turn(NamedTuple):
+    """What a turn of the generation-heavy load finds. ITL and the longest wait for a first token in their targets."""
+
+    itl: float
+    waited: float = 0.0
+    stream_ends: bool = False
+    """A request of a stream that is too many ended before the turn, and the stream with it."""
+
+
+def run_turns(load: GenerationHeavy, *turns: Turn) -> None:
+    left, now = iter(turns), Turn(0.0)
+    end_stream = load.keep_open
+
+    def wait(_: float) -> bool:
+        nonlocal now
+        if (turn := next(left, None)) is None:
+            return True
+        now = turn
+        if turn.stream_ends:
+            end_stream()
+        return False
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(load.stop, "wait", wait)
+        patch.setattr(load_shapes, "current_itl", lambda _: now.itl * ITL)
+        patch.setattr(load_shapes, "longest_wait", lambda _: now.waited * TTFT)
+        patch.setattr(load, "keep_open", lambda: None)
+        patch.setattr(load, "send_next", lambda: pytest.fail("no stream is too many"))
+        load.run()
+
+
+@pytest.mark.parametrize(
+    ("before", "grown", "turns", "desired", "running"),
+    [
+        (0, False, [Turn(1.0), Turn(1.0)], 2, 2),
+        (0, False, [Turn(0.4), Turn(1.2), Turn(0.4)], 4, 4),
+        (2, False, [Turn(1.0, waited=0.4), Turn(1.0, waited=0.5)], 3, 3),
+        (5, True, [Turn(0.7), Turn(0.8), Turn(0.7)], 7, 7),
+        (5, True, [Turn(0.9), Turn(0.9), Turn(0.9)], 4, 5),
+        (5, True, [Turn(0.9), Turn(0.9), Turn(0.9, stream_ends=True)], 3, 4),
+        (5, True, [Turn(0.9), Turn(0.7, stream_ends=True)], 5, 5),
+    ],
+)
+def test_the_load_opens_streams_and_waits_until_one_that_is_too_many_has_ended(
+    before: int, grown: bool, turns: list[Turn], desired: int, running: int
+) -> None:
+    load = GenerationHeavy("", "", target=ITL, ttft=TTFT, streams=before, running=before)
+    if grown:
+        load.pool_has_grown.set()
+    run_turns(load, *turns)
+    assert (load.streams, load.running) == (desired, running)
 
 
 def stream(*steps: tuple[float, int], ended: float = 0.0) -> Outcome:

@@ -53,6 +53,14 @@ def test_a_child_whose_label_names_another_service_concerns_both() -> None:
     assert store.keys() == set()
 
 
+def test_nothing_is_kept_of_a_child_that_was_replaced_unseen() -> None:
+    store = Store()
+    for number in range(10):
+        store.put(DEPLOYMENT, child("d", number + 1, uid=str(number)))
+    store.drop(DEPLOYMENT, child("d", 99, uid="9"))
+    assert (store.keys(), store._service_of) == (set(), {})
+
+
 def test_an_older_event_does_not_overwrite_a_newer_answer() -> None:
     store = Store()
     store.put(DEPLOYMENT, child("d", 7, spec={"replicas": 2}))

@@ -88,7 +88,7 @@ POOL_SCALER: Final = Resource(
     kind="PoolScaler",
     plural="poolscalers",
     short_name="pscale",
-    description="The target that an outside autoscaler scales: one pool of an InferenceService in scaling.mode "
+    description="The target that an external autoscaler scales: one pool of an InferenceService in scaling.mode "
     "External. Made by the operator.",
     spec=PoolScalerSpec,
     status=PoolScalerStatus,

@@ -1,4 +1,4 @@
-"""A pool of engine replicas, and PoolScaler: the target that an outside autoscaler scales, one for each pool."""
+"""A pool of engine replicas, and PoolScaler: the target that an external autoscaler scales, one for each pool."""
 
 from __future__ import annotations
 

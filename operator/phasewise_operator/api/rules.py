@@ -148,7 +148,7 @@ TENSOR_DIVIDES: Final = Rule(
     "!has(self.prefill) || self.prefill.parallelism.tensor % self.decode.parallelism.tensor == 0 || "
     "self.decode.parallelism.tensor % self.prefill.parallelism.tensor == 0",
     "parallelism.tensor of prefill and decode must divide one another, because the shards of the KV cache are "
-    "handed over evenly: write for example 2 and 4, or the same number in both",
+    "transferred evenly: write for example 2 and 4, or the same number in both",
     ".prefill.parallelism.tensor",
 )
 NO_PIPELINE_WITH_PREFILL: Final = tuple(

@@ -182,7 +182,7 @@ class InferenceServiceSpec(ApiModel):
     prefill: Pool | None = Field(
         default=None,
         description="Pool that computes the KV cache of prompts and hands it to the decode pool. Left out (aggregated "
-        "mode): there is no hand-over, and decode replicas do both phases.",
+        "mode): there is no KV transfer, and decode replicas do both phases.",
     )
     decode: Pool = Field(
         description="Pool that generates tokens. Without prefill (aggregated mode) these replicas do both phases: they "

@@ -53,8 +53,8 @@ class RoleStatus(ApiModel):
     revision: str = Field(description="Revision that the spec asks for.")
     observed_revision: str | None = Field(
         default=None,
-        description="Revision that serves now: the newest whose replicas were all ready. During a rollout that is the "
-        "old one, until all replicas of the new one are ready. Absent before the first.",
+        description="Revision that serves. During a rollout that is the old one, until all replicas of the new one are "
+        "ready or the old one has gone. Absent until a replica of the first revision is ready.",
     )
     summary: str = Field(description="Ready and desired replicas, such as 1/2.")
     reason: str | None = Field(default=None, description="Reason for the pool's size, in one word.")

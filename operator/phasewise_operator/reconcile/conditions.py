@@ -130,7 +130,14 @@ CONDITIONS: Final = (
         "the newest spec is not everywhere yet",
         "it is, or nothing moves because the service is paused or Stalled",
         "",
-        (Reason.PROGRESSING, Reason.ROLLING_OUT, Reason.RECONCILED, Reason.PAUSED),
+        (
+            Reason.PROGRESSING,
+            Reason.ROLLING_OUT,
+            Reason.RECONCILED,
+            Reason.PAUSED,
+            Reason.INVALID_SPEC,
+            Reason.INTERNAL_ERROR,
+        ),
     ),
     ConditionRow(
         (STALLED,),

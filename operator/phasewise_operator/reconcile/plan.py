@@ -50,13 +50,21 @@ def make_plan(ctx: Context, observed: Observed, recommendation: Recommendation =
     sizes = pool_sizes(ctx, observed, recommendation)
     revisions = _desired_revisions(ctx, engines, sizes)
     rollout = plan_rollout(revisions, observed.revisions, ctx.spec.scaling.gpu_budget)
-    current = [engine_deployment(ctx, e, rollout.current[e.role], sizes[e.role].desired) for e in engines]
+    surge = _surge_fits(ctx, sizes)
+    current = [engine_deployment(ctx, e, rollout.current[e.role], sizes[e.role].desired, surge) for e in engines]
     create, scalers = _pool_scalers(ctx, observed, sizes)
     children = (*_constant_children(ctx, observed), *scalers, *current, *_old_deployments(observed, rollout))
     desired = tuple(stamp(ctx, children))
     names = {_ref(m) for m in desired}
     remove = tuple(m for m in observed.children.values() if _ref(m) not in names and _prunable(m))
     return Plan(desired, engines, rollout, sizes, Changes(create, _to_write(desired, observed), remove))
+
+
+def _surge_fits(ctx: Context, sizes: Mapping[str, SizeDecision]) -> bool:
+    """Whether the GPU budget holds one replica more of each pool, as a Deployment's own rolling update may make."""
+    budget = ctx.spec.scaling.gpu_budget
+    needed = sum((sizes[role].desired + 1) * gpus_per_replica(pool) for role, pool in ctx.pools.items())
+    return budget is None or needed <= budget
 
 
 def repair_changes(ctx: Context, observed: Observed) -> Changes:

@@ -42,6 +42,10 @@ class Recommender(Protocol):
         """What the scaling loop last recommended for the service with that uid."""
         ...
 
+    def service_changed(self, key: Key) -> None:
+        """The store has another version of the service, or none any more."""
+        ...
+
 
 @dataclass(frozen=True)
 class Result:
@@ -84,6 +88,7 @@ class Reconciler:
         costs = deletion_costs(ctx.namespace, plan, observed, recommendation)
         failures = await self._apply(ctx, live, observed, plan.changes, costs)
         if failures is None:
+            self.recommender.service_changed(key)  # the watch may not show what this pass has found
             return Result(requeue_after=0.0)
         now = _now()
         views = role_views(ctx, plan, observed, now)

@@ -205,7 +205,7 @@ def _reconciling(
     text = plan.rollout.reason or f"waiting for replicas of the newest spec: {counts}"
     problem = next((v.problem for v in views.values() if v.problem), None)
     if problem:
-        hint = f"; {problem.rollout_hint}" if problem.rollout_hint else ""
+        hint = f"; {problem.rollout_hint}" if problem.rollout_hint and plan.rollout.reason else ""
         text += f"; {problem.reason}: {problem.message}{hint}"
     return ConditionUpdate(RECONCILING, _TRUE, Reason.ROLLING_OUT if plan.rollout.reason else Reason.PROGRESSING, text)
 
@@ -244,7 +244,7 @@ def _scaling_active(ctx: Context, plan: Plan, provisional: bool) -> ConditionUpd
         return ConditionUpdate(SCALING_ACTIVE, _FALSE, Reason.MANUAL, "scaling.mode is Manual: replicas.min")
     if mode is ScalingMode.AUTO and not ctx.spec.paused and fixed.keys() == ctx.pools.keys():
         text = "; ".join(fixed.values())
-        return ConditionUpdate(SCALING_ACTIVE, _FALSE, Reason.NO_MAXIMUM, text, provisional=provisional)
+        return ConditionUpdate(SCALING_ACTIVE, _FALSE, Reason.NO_MAXIMUM, text, Severity.NORMAL, provisional)
     if unknown:
         severity = Severity.NORMAL if unknown.reason == NO_ROUTER else Severity.WARNING
         text = f"the pools are held: {_size_messages(plan)}"

@@ -98,17 +98,15 @@ def _pool_statuses(
 
 
 def observed_revision(observed: Observed, role: str, desired: str, before: str | None) -> str | None:
-    """The desired revision as soon as all its replicas were ready; until then the one `before`, while it exists.
-
-    None: no revision of the pool has been as far yet.
+    """The desired revision when all its replicas are ready, or when it has a ready one and no other is left; until then
+    the one `before`. None: no revision of the pool has been ready yet.
     """
     workloads = [w for w in observed.workloads if w.role == role]
+    ready = {w.revision for w in workloads if w.current > 0}
     complete = [w.revision for w in workloads if w.current >= w.replicas > 0]
-    if desired in complete:
+    if desired in complete or (desired in ready and {w.revision for w in workloads} == {desired}):
         return desired
-    if before in [w.revision for w in workloads]:
-        return before
-    return complete[-1] if complete else None
+    return before or (complete[-1] if complete else None)
 
 
 def _measure(target: Duration, latency: Latency | None, before: Manifest, now: str) -> SloMeasure:

@@ -86,16 +86,22 @@ def engine_template(ctx: Context, role: str) -> EngineTemplate:
     return EngineTemplate(role, revision, fingerprint, template)
 
 
-def engine_deployment(ctx: Context, engine: EngineTemplate, replicas: int, desired: int) -> Manifest:
+def engine_deployment(
+    ctx: Context, engine: EngineTemplate, replicas: int, desired: int, surge: bool = True
+) -> Manifest:
     """The Deployment of one role and revision. Its own rolling update serves operator upgrades and changes of the spec
     that are no new revision.
 
-    `desired` is the size of the pool, which a rollout may give this revision in part."""
+    `desired` is the size of the pool, which a rollout may give this revision in part. Without `surge` that update takes
+    a pod away before it makes one."""
     spec = {
         "replicas": replicas,
         "revisionHistoryLimit": 1,
         "progressDeadlineSeconds": PROBED_SECONDS,
-        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+        "strategy": {
+            "type": "RollingUpdate",
+            "rollingUpdate": {"maxSurge": int(surge), "maxUnavailable": int(not surge)},
+        },
         "selector": {"matchLabels": selector(ctx, engine.role, engine.revision)},
         "template": engine.template,
     }

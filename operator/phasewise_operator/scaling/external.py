@@ -1,4 +1,4 @@
-"""scaling.mode External: what an outside autoscaler desires, within the pool's bounds and the GPU budget. Pure."""
+"""scaling.mode External: what an external autoscaler desires, within the pool's bounds and the GPU budget. Pure."""
 
 from __future__ import annotations
 

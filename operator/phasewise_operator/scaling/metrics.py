@@ -22,9 +22,11 @@ class ScalingMetrics:
         self._ttft = gauge("service_ttft_seconds", "TTFT at the quantile that slo.attainment names, last 30 s.")
         self._itl = gauge("service_itl_seconds", "ITL at the quantile that slo.attainment names, last 30 s.")
         self._attainment = gauge("service_attainment", "Share of requests that met both targets, last 30 s.")
-        self._part = gauge("service_ttft_part_seconds", "Mean of each part of TTFT, last 30 s.", "part")
-        self._arrivals = gauge("service_arrivals_per_second", "Requests per second read by the routers, last 10 s.")
-        self._coverage = gauge("scaling_coverage", "Share of ready pods that could be read.", "role")
+        self._part = gauge("service_ttft_phase_seconds", "Mean of each phase of TTFT, last 30 s.", "phase")
+        self._arrivals = gauge(
+            "service_arrivals_per_second", "Requests per second that arrive at the routers, last 10 s."
+        )
+        self._coverage = gauge("scaling_coverage", "Share of ready pods that could be scraped.", "role")
         self._sufficient = gauge("scaling_data_sufficient", "1 where the data suffice to size a pool.", "role")
         self._limited = gauge("scaling_limited", "1 where a bound, budget or the scheduler is in the way.", "role")
         self._replicas = gauge("pool_replicas", "Replicas of a pool: desired, ready.", "role", "state")

@@ -110,9 +110,13 @@ class Loop:
 
     def __init__(self) -> None:
         self.says = NO_RECOMMENDATION
+        self.changed: list[Key] = []
 
     def recommendation(self, key: Key, uid: str) -> Recommendation:
         return self.says
+
+    def service_changed(self, key: Key) -> None:
+        self.changed.append(key)
 
 
 async def one_pass(worker: Worker) -> bool:

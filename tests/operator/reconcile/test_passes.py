@@ -6,9 +6,10 @@ The real API server shows the rest, in e2e.
 from __future__ import annotations
 
 import copy
+from typing import cast
 
 import pytest
-from tests.operator.reconcile.fake_api import KEY, Api, Apply, condition, one_pass
+from tests.operator.reconcile.fake_api import KEY, Api, Apply, Loop, condition, one_pass
 
 from phasewise_operator.kinds import EVENT, SERVICE
 from phasewise_operator.kube import KubeError, NotLeadingError
@@ -117,6 +118,7 @@ async def test_a_service_that_changed_meanwhile_is_planned_anew_before_anything_
     api.objects["InferenceService", "chat"]["spec"]["router"] = {"replicas": 7}
     assert await one_pass(worker)
     assert api.writes == []
+    assert cast("Loop", worker.reconciler.recommender).changed == [KEY], "the scaling loop hears of it too"
     await one_pass(worker)
     assert api.objects["Deployment", "chat-router"]["spec"]["replicas"] == 7
 

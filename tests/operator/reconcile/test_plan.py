@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.operator.conftest import MakeContext
 from tests.operator.reconcile.live_objects import by_type, desired, observed, report
 
@@ -63,6 +64,21 @@ def test_a_longer_generation_is_written_to_the_deployments_that_run(make_context
     assert {m["kind"] for m in plan.changes.write} == {"Deployment"}
     assert {("Deployment", m["metadata"]["name"]) for m in plan.changes.write} <= running.children.keys()
     assert (plan.rollout.reason, plan.rollout.old, plan.changes.remove) == ("", {}, ())
+
+
+GPUS = {"accelerator": {"resource": "nvidia.com/gpu"}}
+
+
+@pytest.mark.parametrize(("budget", "surge"), [(None, (1, 0)), (4, (1, 0)), (3, (0, 1)), (2, (0, 1))])
+def test_a_rolling_update_in_place_keeps_the_gpu_budget(
+    budget: int | None, surge: tuple[int, int], make_context: MakeContext
+) -> None:
+    """Two pools of one GPU: with one replica more of each they hold four."""
+    scaling = {"gpuBudget": budget} if budget else {}
+    plan = make_plan(make_context(prefill=GPUS, decode=GPUS, scaling=scaling), Observed())
+    engines = [m for m in plan.desired if m["kind"] == "Deployment" and "revision" in str(m["metadata"]["labels"])]
+    updates = [m["spec"]["strategy"]["rollingUpdate"] for m in engines]
+    assert [(u["maxSurge"], u["maxUnavailable"]) for u in updates] == [surge, surge]
 
 
 def test_leaving_prefill_out_removes_its_children(make_context: MakeContext) -> None:

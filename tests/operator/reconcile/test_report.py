@@ -160,6 +160,18 @@ def test_an_unreadable_spec_is_stalled() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("replicas", "ready", "updated", "current"),
+    [(1, 1, 0, 0), (2, 1, 1, 0), (2, 2, 1, 1), (1, 1, 1, 1), (3, 2, 1, 0), (3, 3, 2, 2)],
+)
+def test_pods_of_an_older_template_do_not_count_as_current(
+    replicas: int, ready: int, updated: int, current: int
+) -> None:
+    """One that surges is not ready while the old one is: the change has not arrived."""
+    status = {"replicas": replicas, "readyReplicas": ready, "updatedReplicas": updated}
+    assert Workload.of({"metadata": {"name": "d"}, "status": status}).current == current
+
+
 def test_a_workload_whose_status_is_old_counts_for_nothing_yet() -> None:
     live = {"metadata": {"name": "d", "generation": 2}, "status": {"observedGeneration": 1, "readyReplicas": 1}}
     assert not Workload.of(live).observed

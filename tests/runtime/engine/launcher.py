@@ -66,14 +66,13 @@ def free_port() -> int:
 LAUNCHER = ("-m", "phasewise_runtime.engine")
 FAST = """
 import sys
-from phasewise_runtime.engine import __main__, supervisor
+from phasewise_runtime.engine import __main__, command, supervisor
 supervisor._TICK_SECONDS = 0.02
 supervisor._KILL_GRACE_SECONDS = 0.2
-if "shutdown" in sys.argv:
-    supervisor.shutdown_timeout = lambda config: 1
+supervisor.shutdown_timeout = lambda config: command.shutdown_timeout(config) / 10
 sys.exit(__main__.main())
 """
-"""The launcher with a faster loop; `shutdown`: a draining engine has one second (7 s is the least in earnest)."""
+"""The launcher with a faster loop; a drain may take a tenth of what the configuration allows (7 s at least)."""
 
 
 def is_running(pid: int) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.runtime.engine.launcher import FAST, LAUNCHER, Launcher, free_port, is_running
+from tests.runtime.engine.launcher import LAUNCHER, SECONDS, Launcher, free_port, is_running
 from tests.runtime.waiting import until_blocking
 
 
@@ -66,15 +66,20 @@ def test_term_waits_until_the_last_request_ended_and_the_last_block_was_pulled(l
     assert not (launcher.folder / "termination-message").exists()
 
 
-def test_a_drain_has_an_end(launcher: Launcher) -> None:
-    launcher.program = ("-c", FAST, "shutdown")
-    launcher.serving()
+@pytest.mark.parametrize(
+    ("generation", "lease", "earliest", "latest"),
+    [(0.5, 6, 0.7, 3.5), (20, 20, 4, SECONDS)],
+)
+def test_a_drain_ends_when_the_longest_generation_and_its_lease_are_over(
+    launcher: Launcher, generation: float, lease: float, earliest: float, latest: float
+) -> None:
+    launcher.serving(max_generation_seconds=generation, kv_lease_seconds=lease)
     launcher.switch("load", "1 0 0.5")
     launcher.switch("stubborn")
     started = time.monotonic()
     launcher.term()
     assert launcher.ended() == 71
-    assert time.monotonic() - started > 1
+    assert earliest < time.monotonic() - started < latest
     assert (
         "stopped with unfinished requests: running 1, waiting 0, KV cache 50.00% in use" in launcher.termination_message
     )

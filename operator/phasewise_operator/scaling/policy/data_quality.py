@@ -72,4 +72,4 @@ def _unreadable(pools: Sequence[PoolState], signals: Signals) -> str | None:
 
 
 def _missing(noun: str, coverage: Coverage) -> str:
-    return f"{coverage.of - coverage.read} of {counted(coverage.of, noun)} cannot be read"
+    return f"{coverage.of - coverage.read} of {counted(coverage.of, noun)} cannot be scraped"

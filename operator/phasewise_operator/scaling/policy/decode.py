@@ -215,7 +215,7 @@ def _by_itl(
 
 def _unattainable(number: float, holds: float, targets: SloTargets, law: ItlLaw, pool: PoolState) -> Need:
     message = (
-        f"One stream alone has an ITL of {seconds(law.alone)}; the target is {seconds(targets.itl)}, which no number "
+        f"A single stream has an ITL of {seconds(law.alone)}; the target is {seconds(targets.itl)}, which no number "
         f"of replicas meets: they only keep it under {seconds(WORSE_AT_MOST * law.alone)}. A larger itl, a faster "
         "accelerator or tensor parallelism would help"
     )

@@ -26,7 +26,7 @@ class HoldContext:
     stabilization: float
     """Seconds."""
     complete: bool
-    """Every pod of the service that should answer could be read."""
+    """Every pod of the service that should answer could be scraped."""
 
 
 Hold: TypeAlias = Callable[[PoolState, HoldContext, float], str | None]
@@ -35,8 +35,8 @@ Hold: TypeAlias = Callable[[PoolState, HoldContext, float], str | None]
 `now` is the loop's monotonic clock. A rule about the age of an object gets that age in a field of PoolState."""
 
 
-def some_pod_cannot_be_read(_pool: PoolState, context: HoldContext, _now: float) -> str | None:
-    return None if context.complete else "nothing is taken away while some pod of the service cannot be read"
+def some_pod_cannot_be_scraped(_pool: PoolState, context: HoldContext, _now: float) -> str | None:
+    return None if context.complete else "no replica is taken away while a pod of the service cannot be scraped"
 
 
 def stabilization_is_not_over(pool: PoolState, context: HoldContext, _now: float) -> str | None:
@@ -45,7 +45,7 @@ def stabilization_is_not_over(pool: PoolState, context: HoldContext, _now: float
     return f"taken away when that has held for {seconds(context.stabilization)}"
 
 
-HOLDS: Final[tuple[Hold, ...]] = (some_pod_cannot_be_read, stabilization_is_not_over)
+HOLDS: Final[tuple[Hold, ...]] = (some_pod_cannot_be_scraped, stabilization_is_not_over)
 
 
 def hold_on(pool: PoolState, context: HoldContext, now: float) -> str | None:

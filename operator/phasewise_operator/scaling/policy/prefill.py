@@ -156,7 +156,7 @@ def _why(demand: str, needed: int, wait: float, tail: float, targets: SloTargets
     if wait > 0:
         return PREFILL_LOAD, f"{demand} need {replicas} to keep waiting under {seconds(wait)} for {percent(1 - tail)}"
     return PROMPT_TOO_LONG, (
-        f"A prompt takes {seconds(cost)} alone, {seconds(targets.ttft - wait)} to the first token; the TTFT target "
-        f"is {seconds(targets.ttft)}, which no number of replicas meets: {replicas} only keep up. Shorter prompts, "
-        "a larger ttft, a faster accelerator or tensor parallelism would help"
+        f"A prompt without others takes {seconds(cost)}, {seconds(targets.ttft - wait)} to the first token; the TTFT "
+        f"target is {seconds(targets.ttft)}, which no number of replicas meets: {replicas} only keep up. "
+        "Shorter prompts, a larger ttft, a faster accelerator or tensor parallelism would help"
     )

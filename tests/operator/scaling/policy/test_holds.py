@@ -11,7 +11,7 @@ from phasewise_operator.scaling.policy.memory import PoolMemory
 from phasewise_operator.scaling.policy.stabilization import PastNeed
 from phasewise_operator.scaling.types import Coverage
 
-UNREADABLE = "nothing is taken away while some pod of the service cannot be read"
+UNREADABLE = "no replica is taken away while a pod of the service cannot be scraped"
 STABILIZATION = "taken away when that has held for 60 s"
 
 

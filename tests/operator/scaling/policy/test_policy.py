@@ -17,15 +17,15 @@ from phasewise_operator.scaling.types import Coverage, Signals
         (None, 0, "NoSignal", "nothing has been read"),
         (busy(4, 4, rate=50), 11, "Stale", "older than 10 s"),
         (busy(4, 4, rate=50, load_window=0.0), 0, "NoSignal", "watched"),
-        (busy(4, 4, rate=50, routers=Coverage(1, 2)), 0, "Unreadable", "1 of 2 routers cannot be read"),
+        (busy(4, 4, rate=50, routers=Coverage(1, 2)), 0, "Unreadable", "1 of 2 routers cannot be scraped"),
         (busy(4, 4, rate=50, routers=Coverage(0, 0)), 0, "NoRouter", "no router is ready"),
         (
             make_signals({"prefill": pods("prefill", 2, read=1), "decode": pods("decode", 4)}, arrivals=50.0),
             0,
             "Unreadable",
-            "1 of 2 prefill pods cannot be read",
+            "1 of 2 prefill pods cannot be scraped",
         ),
-        (make_signals({"prefill": pods("prefill", 4)}), 0, "Unreadable", "4 of 4 decode pods cannot be read"),
+        (make_signals({"prefill": pods("prefill", 4)}), 0, "Unreadable", "4 of 4 decode pods cannot be scraped"),
     ],
 )
 def test_unknown_load_changes_no_size(signals: Signals | None, age: float, reason: str, words: str) -> None:

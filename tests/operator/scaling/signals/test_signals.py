@@ -1,4 +1,4 @@
-"""What is known of a service after its rounds: load by pod, outcomes, latency and its parts, KV hand-overs."""
+"""What is known of a service after its rounds: load by pod, outcomes, TTFT by phase, KV transfers."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_admission_is_decodes_queue_less_the_transfer(
     assert service.signals().parts == TtftParts(transfer=transfer[0] if transfer else None, admission=admission)
 
 
-# --- KV hand-overs -----------------------------------------------------------------------------------------
+# --- KV transfers -------------------------------------------------------------------------------------------
 
 
 def test_where_routers_disagree_a_failed_hand_over_counts(service: Service, router: Router) -> None:
