@@ -50,11 +50,11 @@ def assert_nothing_lost(running: Load, chat: Service, reference: Reference, befo
 
 def lose_prefill_pod(chat: Service, running: Load, *, force: bool) -> None:
     """Delete a prefill pod with requests in it, and wait until it is gone and others were answered."""
-    victim = chat.pods(contract.PREFILL)[0]["metadata"]["name"]
-    in_flight = wait_both_phases(chat.name, chat.namespace, victim)
-    delete_pod(victim, chat.namespace, force=force)
-    print(f"prefill pod {victim} deleted with {in_flight} in flight")
-    wait_for(f"{victim} gone", lambda: victim not in kube.read("-n", chat.namespace, "pods", "-o", "name"), 180)
+    pod = chat.pods(contract.PREFILL)[0]["metadata"]["name"]
+    in_flight = wait_both_phases(chat.name, chat.namespace, pod)
+    delete_pod(pod, chat.namespace, force=force)
+    print(f"prefill pod {pod} deleted with {in_flight} in flight")
+    wait_for(f"{pod} gone", lambda: pod not in kube.read("-n", chat.namespace, "pods", "-o", "name"), 180)
     wait_for_answers(running, 8)
 
 

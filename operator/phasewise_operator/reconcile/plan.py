@@ -24,7 +24,7 @@ class Changes:
     """What is to be written so that the children are as they should be. False where nothing is."""
 
     create: tuple[Manifest, ...] = ()
-    """Created with a field that is somebody else's from then on, and afterwards applied without it."""
+    """PoolScalers that do not exist yet, with spec.replicas: later they are applied without it, it is the autoscaler's."""
     write: tuple[Manifest, ...] = ()
     """Desired children that are missing or have drifted."""
     remove: tuple[Manifest, ...] = ()
@@ -96,6 +96,7 @@ def _constant_children(ctx: Context, observed: Observed) -> list[Manifest]:
 
 
 def _renewed_account(ctx: Context, observed: Observed) -> str | None:
+    """Uid of the routers' ServiceAccount where it was made again after them: their tokens are bound to the old uid."""
     name = ctx.child_name(contract.ROUTER)
     account, routers = observed.child(SERVICE_ACCOUNT, name), observed.child(DEPLOYMENT, name)
     if account is None or routers is None:

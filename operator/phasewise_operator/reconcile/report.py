@@ -100,11 +100,11 @@ def role_views(ctx: Context, plan: Plan, observed: Observed, now: str) -> dict[s
 
 def _engine_view(ctx: Context, plan: Plan, observed: Observed, role: str, revision: str, now: str) -> RoleView:
     pods = [p for p in observed.pods if p.role == role and not p.deleting]
-    mine = [p for p in pods if p.revision == revision]
+    current_pods = [p for p in pods if p.revision == revision]
     workload = next((w for w in observed.workloads if w.role == role and w.revision == revision), None)
     desired = plan.rollout.current[role]
     needed = min(desired, max(1, ctx.pools[role].replicas.min))
-    problem = pod_problem(mine, now) or _creation_problem(workload)
+    problem = pod_problem(current_pods, now) or _creation_problem(workload)
     return _role_view(role, desired, needed, pods, workload, problem)
 
 

@@ -16,7 +16,7 @@ from phasewise_operator.render import pod_parts
 from phasewise_operator.render.context import Context, RenderError, digest, gpus_per_replica, role_labels, selector
 from phasewise_operator.render.merge import merge_template
 from phasewise_runtime import contract
-from phasewise_runtime.engine.arguments import check_user_arguments
+from phasewise_runtime.engine.arguments import KV_NEUTRAL_ARGS, check_user_arguments
 from phasewise_runtime.engine.command import termination_grace_seconds
 from phasewise_runtime.engine.config import ConfigError, EngineConfig
 from phasewise_runtime.model_uri import ModelLocation, ModelUriError, model_location
@@ -25,34 +25,6 @@ CONTAINER: Final = "engine"
 STARTUP_SECONDS: Final = 3600
 PROBED_SECONDS: Final = STARTUP_SECONDS + 600
 """The launcher, which can say why, gives up before the kubelet does; its time begins after preflight."""
-KV_NEUTRAL_ARGS: Final = frozenset(
-    {
-        "async-scheduling",
-        "chat-template",
-        "compilation-config",
-        "cudagraph-capture-sizes",
-        "distributed-executor-backend",
-        "download-dir",
-        "enable-auto-tool-choice",
-        "enable-chunked-prefill",
-        "enable-log-requests",
-        "enable-prompt-tokens-details",
-        "enforce-eager",
-        "gpu-memory-utilization",
-        "kv-cache-memory-bytes",
-        "load-format",
-        "max-logprobs",
-        "max-model-len",
-        "max-num-batched-tokens",
-        "max-num-seqs",
-        "num-gpu-blocks-override",
-        "reasoning-parser",
-        "scheduling-policy",
-        "tool-call-parser",
-        "uvicorn-log-level",
-    }
-)
-"""Engine arguments known not to change what a KV block means. Any other may, and then a pair gives wrong answers."""
 KV_ENV: Final = ("VLLM_ATTENTION_BACKEND", "VLLM_KV_CACHE_LAYOUT")
 
 

@@ -43,6 +43,35 @@ OWNED: Final[Mapping[str, str]] = {
 }
 _OWNED_FAMILIES: Final[Mapping[str, str]] = {"data-parallel-": _REPLICAS, "ssl-": _NO_TLS}
 
+KV_NEUTRAL_ARGS: Final = frozenset(
+    {
+        "async-scheduling",
+        "chat-template",
+        "compilation-config",
+        "cudagraph-capture-sizes",
+        "distributed-executor-backend",
+        "download-dir",
+        "enable-auto-tool-choice",
+        "enable-chunked-prefill",
+        "enable-log-requests",
+        "enable-prompt-tokens-details",
+        "enforce-eager",
+        "gpu-memory-utilization",
+        "kv-cache-memory-bytes",
+        "load-format",
+        "max-logprobs",
+        "max-model-len",
+        "max-num-batched-tokens",
+        "max-num-seqs",
+        "num-gpu-blocks-override",
+        "reasoning-parser",
+        "scheduling-policy",
+        "tool-call-parser",
+        "uvicorn-log-level",
+    }
+)
+"""Engine arguments known not to change what a KV block means. Any other may, and then a pair gives wrong answers."""
+
 
 def check_user_arguments(args: Mapping[str, ArgValue]) -> dict[str, ArgValue]:
     """The user's arguments under their canonical names, or ConfigError with the field to use instead."""

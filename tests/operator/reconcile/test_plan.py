@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 from tests.operator.conftest import MakeContext
-from tests.operator.reconcile.live_objects import by_type, desired, observed, report
+from tests.operator.reconcile.live_objects import by_type, desired, observed, report, stored
 
 from phasewise_operator.observed import Observed
 from phasewise_operator.reconcile.plan import Changes, make_plan, repair_changes
+from phasewise_operator.render import children as render_children
 from phasewise_runtime import contract
 
 
-def test_a_new_service_writes_every_child_what_pods_need_before_pods(make_context: MakeContext) -> None:
+def test_a_new_service_writes_every_child_and_first_what_pods_need(make_context: MakeContext) -> None:
     plan = make_plan(make_context(), Observed())
     kinds = [m["kind"] for m in plan.changes.write]
     assert sorted(set(kinds)) == sorted(
@@ -111,3 +112,21 @@ def test_routers_are_replaced_when_their_account_was_made_anew_and_only_then(mak
     after.children["ServiceAccount", "chat-router"]["metadata"].update(account)
     assert make_plan(ctx, after).changes.write == ()
     assert repair_changes(ctx, after) == Changes(), "a spec that cannot be rendered does not replace them once more"
+
+
+def test_a_new_label_of_all_children_reaches_those_that_live_and_restarts_no_pod(
+    make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the Deployments of an old revision, and PoolScalers."""
+    labels, scaling = render_children.child_labels, {"mode": "External"}
+    before = make_plan(make_context(scaling=scaling), Observed())
+    running = observed(before, ready=2)
+    running.children.update({(m["kind"], m["metadata"]["name"]): stored(m) for m in before.changes.create})
+    monkeypatch.setattr(render_children, "child_labels", lambda ctx: {**labels(ctx), "team": "a"})
+    ctx = make_context(scaling=scaling, engine={"image": "vllm/vllm-openai:v0.33.0"})
+    written = {(m["kind"], m["metadata"]["name"]): m for m in make_plan(ctx, running).changes.write}
+    assert running.children.keys() < written.keys()
+    assert {m["metadata"]["labels"]["team"] for m in written.values()} == {"a"}
+    for ref, live in running.children.items():
+        assert written[ref].get("spec", {}).get("template") == live.get("spec", {}).get("template")
+    assert {"PoolScaler", "Deployment"} <= {kind for kind, _ in running.children}
