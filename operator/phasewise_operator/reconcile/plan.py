@@ -24,7 +24,7 @@ class Changes:
     """What is to be written so that the children are as they should be. False where nothing is."""
 
     create: tuple[Manifest, ...] = ()
-    """PoolScalers that do not exist yet, with spec.replicas: later they are applied without it, it is the autoscaler's."""
+    """PoolScalers to make, with spec.replicas. Later they are applied without it: it is the autoscaler's."""
     write: tuple[Manifest, ...] = ()
     """Desired children that are missing or have drifted."""
     remove: tuple[Manifest, ...] = ()

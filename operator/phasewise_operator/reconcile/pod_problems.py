@@ -42,7 +42,7 @@ class Check:
     reason: str
     severity: Severity
     message: Callable[[PodView, str], str | None]
-    """Of a pod that is not ready, and the time now (RFC 3339, UTC); None: the check does not apply."""
+    """From a pod that is not ready and the time now (RFC 3339, UTC); None: the check does not apply."""
     stalls_when_repeated: bool = False
     """STALLED from the second restart on: the kubelet restarts the first time at once, and that is often enough."""
     condition: str = ""
