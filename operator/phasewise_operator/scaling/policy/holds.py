@@ -1,8 +1,8 @@
 """What holds back a scale-down: one ordered table of rules. Pure.
 
-A pool that needs fewer replicas keeps its size while any rule of HOLDS returns a text; the first that does is shown to
-people. A new rule is a function here with its place in HOLDS. What it has to know about a pool is a field of
-types.PoolState, which pools.py fills.
+A pool that needs fewer replicas keeps its size while any rule of HOLDS returns a text. The first that does is the
+message of the reason Stabilizing, where no other reason goes before it. A new rule is a function here with its place in
+HOLDS. What it has to know about a pool is a field of types.PoolState, which pools.py fills.
 """
 
 from __future__ import annotations
