@@ -68,7 +68,7 @@ def test_term_waits_until_the_last_request_ended_and_the_last_block_was_pulled(l
 
 @pytest.mark.parametrize(
     ("generation", "lease", "earliest", "latest"),
-    [(0.5, 6, 0.7, 3.5), (20, 20, 4, SECONDS)],
+    [(0.5, 6, 0.7, 4), (20, 20, 4, SECONDS)],
 )
 def test_a_drain_ends_when_the_longest_generation_and_its_lease_are_over(
     launcher: Launcher, generation: float, lease: float, earliest: float, latest: float
