@@ -120,8 +120,9 @@ def test_a_new_label_of_all_children_reaches_those_that_live_and_restarts_no_pod
     """Also the Deployments of an old revision, and PoolScalers."""
     labels, scaling = render_children.child_labels, {"mode": "External"}
     before = make_plan(make_context(scaling=scaling), Observed())
-    running = observed(before, ready=2)
-    running.children.update({(m["kind"], m["metadata"]["name"]): stored(m) for m in before.changes.create})
+    settled = observed(before, ready=2)
+    scalers = {(m["kind"], m["metadata"]["name"]): stored(m) for m in before.changes.create}
+    running = Observed({**settled.children, **scalers}, settled.pods)
     monkeypatch.setattr(render_children, "child_labels", lambda ctx: {**labels(ctx), "team": "a"})
     ctx = make_context(scaling=scaling, engine={"image": "vllm/vllm-openai:v0.33.0"})
     written = {(m["kind"], m["metadata"]["name"]): m for m in make_plan(ctx, running).changes.write}
