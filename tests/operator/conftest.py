@@ -38,9 +38,9 @@ def make_context() -> MakeContext:
     return make
 
 
-async def until(what: str, probe: Callable[[], object]) -> None:
-    """Wait for a condition, in the event loop of the test; fails after DEADLINE seconds."""
-    deadline = time.monotonic() + DEADLINE
+async def until(what: str, probe: Callable[[], object], seconds: float = DEADLINE) -> None:
+    """Wait for a condition, in the event loop of the test; fails after `seconds`."""
+    deadline = time.monotonic() + seconds
     while not probe():
-        assert time.monotonic() < deadline, f"{DEADLINE} s have passed without: {what}"
+        assert time.monotonic() < deadline, f"{seconds} s have passed without: {what}"
         await asyncio.sleep(0.001)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.operator.conftest import minimal_spec
+from tests.operator.conftest import MakeContext, minimal_spec
 
 from phasewise_operator.api.spec import InferenceServiceSpec
 from phasewise_operator.kinds import Manifest
@@ -31,7 +30,6 @@ PARTS = [
 
 service_names = st.from_regex(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
 names_that_begin_alike = st.from_regex(r"[-a-z0-9]{0,9}[a-z0-9]", fullmatch=True).map(lambda end: LONG[:53] + end)
-MakeContext = Callable[..., Context]
 
 
 def context(name: str) -> Context:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.operator.conftest import MakeContext
 from tests.operator.golden_specs import SHAPES
 
 from phasewise_operator.kinds import Manifest
 from phasewise_operator.render import children as render_children
 from phasewise_operator.render.children import constant_children, stamp
-from phasewise_operator.render.context import Context, RenderError
+from phasewise_operator.render.context import RenderError
 from phasewise_operator.render.engine import engine_deployment, engine_template, label_value
 from phasewise_runtime import contract
 from phasewise_runtime.engine.config import EngineConfig
-
-MakeContext = Callable[..., Context]
 
 GOLDEN = Path(__file__).parent / "golden"
 COMMON = "common"

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from pydantic import Field
+from tests.operator.conftest import MakeContext
 from tests.operator.golden_specs import GPU, SHAPES
 
 from phasewise_operator.api.pool import Parallelism
 from phasewise_operator.render import engine
-from phasewise_operator.render.context import Context
 from phasewise_operator.render.engine import engine_template
 from phasewise_runtime.engine.config import EngineConfig
-
-MakeContext = Callable[..., Context]
 
 
 def revision_and_fingerprint(ctx: Any, role: str = "decode") -> tuple[str, str]:

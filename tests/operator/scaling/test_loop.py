@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import unused_port
 from prometheus_client import CollectorRegistry
+from tests.operator.conftest import until as wait_until
 
 from phasewise_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD
 from phasewise_operator.queue import WorkQueue
@@ -31,7 +33,7 @@ from phasewise_operator.store import Key, Store
 from phasewise_runtime import contract
 
 KEY: Key = ("default", "chat")
-DEADLINE = 12.0
+until = functools.partial(wait_until, seconds=12.0)
 ADDRESSES = {"router": "127.0.0.11", "prefill": "127.0.0.12", "decode": "127.0.0.13"}
 
 
@@ -145,13 +147,6 @@ async def stage() -> AsyncIterator[Stage]:
         yield Stage(scaling, store, queue, pods)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-
-
-async def until(what: str, probe: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not probe():
-        assert time.monotonic() < deadline, f"{DEADLINE} s have passed without: {what}"
-        await asyncio.sleep(0.02)
 
 
 @pytest.mark.usefixtures("quick")

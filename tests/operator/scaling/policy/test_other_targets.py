@@ -14,7 +14,7 @@ LOOSE = replace(TARGETS, ttft=20.0, itl=0.2)
 STABILIZATION = 60.0
 
 
-def well(service: Service, **changes: Any) -> Signals:
+def within_targets(service: Service, **changes: Any) -> Signals:
     """A load that the models find small, all targets met."""
     return busy(*service.sizes, rate=0.5, outcomes=Outcomes(met=20), **changes)
 
@@ -50,7 +50,7 @@ def test_corrections_for_other_targets_keep_no_replica(targets: SloTargets, come
     service.targets = targets
     size = service.sizes[0]
     for _ in range(round((STABILIZATION + 10) / 2)):
-        service.tick(well(service))
+        service.tick(within_targets(service))
     assert (service.sizes[0] == 1) is comes_down
     assert comes_down or service.sizes[0] == size
 
@@ -59,7 +59,7 @@ def test_it_comes_down_late_and_not_at_once() -> None:
     service = grown_by_feedback()
     service.targets, size = LOOSE, service.sizes[0]
     for _ in range(round(STABILIZATION / 2) - 5):
-        decisions = service.tick(well(service))
+        decisions = service.tick(within_targets(service))
         assert decisions["prefill"].reason == "Stabilizing"
     assert service.sizes[0] == size
 
@@ -79,7 +79,7 @@ def test_the_learned_models_survive_a_change_of_targets() -> None:
 
 def test_requests_judged_by_the_old_targets_neither_grow_nor_keep_a_pool() -> None:
     service = Service(pool("prefill", 4), pool("decode", 2, min=2), stabilization=20)
-    service.run(4, well(service))
+    service.run(4, within_targets(service))
     service.targets = replace(TARGETS, ttft=1.5)
     for _ in range(14):  # an SLO window is 30 s
         decisions = service.tick(late(service))
@@ -109,7 +109,7 @@ def test_a_pool_at_its_max_by_missed_itl_is_given_back_when_the_target_is_loosen
 
 def test_after_an_slo_window_what_is_missed_counts_again() -> None:
     service = Service(pool("prefill", 2, min=2), pool("decode", 2, min=2), stabilization=STABILIZATION)
-    service.run(60, well(service))
+    service.run(60, within_targets(service))
     service.targets = replace(TARGETS, ttft=1.5)
     sizes: list[int] = []
     for _ in range(20):

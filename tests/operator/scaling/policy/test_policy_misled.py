@@ -49,7 +49,7 @@ def test_where_nothing_comes_through_it_is_not_known_whether_decode_or_the_trans
 
 
 def test_requests_that_clients_gave_up_do_not_make_prompts_dear() -> None:
-    """The pool was busy all the time, and one of many requests ended well."""
+    """The pool was busy all the time, and one of many requests succeeded."""
     load = aggregate(busy(rate=4.0))
     seen = learn(Prompts(busy=10.0, requests=1.0), load, TtftParts(prefill=0.5), 2.0, waiting=True)
     assert seen.seconds == pytest.approx(0.51)
