@@ -12,7 +12,6 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from phasewise_operator import watch
 from phasewise_operator.kinds import INFERENCE_SERVICE
 from phasewise_operator.kube import Kube, KubeError, NotLeadingError
 from phasewise_operator.lease import Election
@@ -26,6 +25,7 @@ from phasewise_operator.scaling.loop import Deps, Loop
 from phasewise_operator.scaling.scrape import Scraper
 from phasewise_operator.settings import Settings
 from phasewise_operator.store import Key, Store
+from phasewise_operator.watch import Watches
 
 log = logging.getLogger(__name__)
 PAUSE_SECONDS = 1.0
@@ -61,18 +61,14 @@ class Operator:
         settings, namespaces = self.settings, self.settings.watch_namespaces
         store, queue = Store(), WorkQueue[Key]()
         await self._wait_for_crd(kube)
-        await watch.list_all(kube, store, namespaces)
-        for key in sorted(store.keys()):
-            queue.add(key)
-        self.metrics.services.set_function(lambda: len(store.keys()))
+        self.metrics.services.set_function(store.service_count)
         images = Images(settings.runtime_image, settings.engine_image, settings.image_pull_policy)
         loop = Loop(Deps(store, queue, images, self.metrics.scaling, Scraper()))
         status = StatusWriter(kube, store, EventRecorder(kube))
         reconciler = Reconciler(kube, store, images, settings.resync_seconds, loop, status)
         worker = Worker(queue, reconciler, self.metrics)
         await first_to_end(
-            watch.watch(watch.feeder(store, queue.add, loop.service_changed), namespaces),
-            watch.resync(kube, store, namespaces, settings.resync_seconds, queue.add, loop.service_changed),
+            Watches(kube, store, namespaces, self.metrics.count_watch_error, (queue.add, loop.service_changed)).run(),
             loop.run(),
             *(worker.run() for _ in range(settings.workers)),
         )

@@ -39,7 +39,16 @@ class Metrics:
             ["result"],
             registry=self.registry,
         )
+        self.watch_errors = Counter(
+            "phasewise_operator_watch_errors",
+            "Lists and watches that failed, and are tried again; namespace is empty where all are watched.",
+            ["kind", "namespace", "reason"],
+            registry=self.registry,
+        )
         self.scaling = ScalingMetrics(self.registry)
+
+    def count_watch_error(self, kind: str, namespace: str, reason: str) -> None:
+        self.watch_errors.labels(kind, namespace, reason).inc()
 
 
 async def start_server(port: int, metrics: Metrics) -> web.AppRunner:

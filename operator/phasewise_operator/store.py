@@ -1,7 +1,7 @@
-"""The newest known copy of each object that matters, trimmed, and indexed by service.
+"""The newest known copy of each object that matters, trimmed, and indexed by service; and what could not be read.
 
-Written by watch.py (events and lists) and with the API server's answers to our own writes; read by reconcile/observe
-and the scaling loop. Not a source of truth: everything here can be thrown away and read again from the API server.
+Written by watch.py and reflector.py (events and lists) and with the API server's answers to our own writes; read by
+reconcile/observe and the scaling loop. Not a source of truth: everything here can be read again from the API server.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from phasewise_operator.kinds import INFERENCE_SERVICE, Kind, Manifest
+from phasewise_operator.trim import trim
 from phasewise_runtime import contract
 
 Key = tuple[str, str]
@@ -27,6 +28,8 @@ class Store:
         version may: an object that loses our label is reported as deleted, and is ours again when it has it."""
         self._service_of: dict[str, Key] = {}
         """Service of each child, by the child's uid."""
+        self._unread: dict[tuple[str, str | None], str] = {}
+        """Why objects of a kind (its name) in a namespace (None: in all) are not known."""
 
     def put(self, kind: Kind, manifest: Manifest) -> set[Key]:
         """Keep the newer of the known copy and this one. Returns the services concerned: none if it is not ours, two if
@@ -90,40 +93,60 @@ class Store:
     def keys(self) -> set[Key]:
         return set(self._services) | set(self._children)
 
-    def replace(self, kind: Kind, namespace: str | None, listed: Iterable[Manifest], version: int) -> set[Key]:
-        """Take over a full list of a kind: objects that it lacks were deleted. Returns the services that changed.
+    def service_count(self) -> int:
+        return len(self._services)
 
-        Watches go on while a list is under way, so an object that is newer than the list is not removed for its lack.
+    def put_listed(self, kind: Kind, manifest: Manifest) -> set[Key]:
+        """As `put`, of an object from a list: one that is known in this version is no change."""
+        known = self._known(kind, manifest)
+        if known is not None and _identity(known) == _identity(manifest):
+            return set()
+        return self.put(kind, manifest)
+
+    def drop_unlisted(self, kind: Kind, namespace: str | None, uids: Iterable[str], version: float) -> set[Key]:
+        """After a list of a kind: what it lacks was deleted. Returns the services that changed.
+
+        `uids`: of all that was listed. `version`: of the list; what is newer came while the list was under way, and is
+        not removed for its lack.
         """
         changed: set[Key] = set()
-        seen: set[str] = set()
-        for manifest in listed:
-            seen.add(str(manifest["metadata"]["uid"]))
-            before = self._version(kind, manifest)
-            keys = self.put(kind, manifest)
-            if before != manifest["metadata"].get("resourceVersion"):
-                changed |= keys
+        listed = set(uids)
         for manifest in self._all(kind):
             meta = manifest["metadata"]
             listed_if_present = namespace in (None, meta["namespace"]) and _number(manifest) <= version
-            if listed_if_present and meta["uid"] not in seen:
+            if listed_if_present and str(meta.get("uid")) not in listed:
                 changed |= self.drop(kind, manifest)
         return changed
+
+    def unknown(self, kind: Kind, listed: Iterable[Manifest]) -> list[Manifest]:
+        """Of a list those that are unknown here, or known only in an older version."""
+        known = [(self._known(kind, m), m) for m in listed]
+        return [m for ours, m in known if ours is None or (_newer(ours, m) is m and _identity(ours) != _identity(m))]
 
     def _all(self, kind: Kind) -> list[Manifest]:
         if kind is INFERENCE_SERVICE:
             return list(self._services.values())
         return [m for children in self._children.values() for (k, _), m in children.items() if k == kind.name]
 
-    def _version(self, kind: Kind, manifest: Manifest) -> str | None:
+    def _known(self, kind: Kind, manifest: Manifest) -> Manifest | None:
         key = service_key(kind, manifest)
-        if key is None:
-            return None
-        if kind is INFERENCE_SERVICE:
-            known = self._services.get(key)
-        else:
-            known = self._children.get(key, {}).get((kind.name, str(manifest["metadata"]["name"])))
-        return known["metadata"].get("resourceVersion") if known else None
+        if key is None or kind is INFERENCE_SERVICE:
+            return self._services.get(key) if key else None
+        return self._children.get(key, {}).get((kind.name, str(manifest["metadata"]["name"])))
+
+    def set_unread(self, kind: Kind, namespace: str | None, why: str = "") -> None:
+        """Objects of the kind in the namespace are not known. `why`: empty where they are only not listed yet."""
+        self._unread[kind.name, namespace] = why
+
+    def set_read(self, kind: Kind, namespace: str | None) -> set[Key]:
+        """They are known now. Returns the services that waited for that."""
+        if self._unread.pop((kind.name, namespace), None) is None:
+            return set()
+        return {key for key in self._services if namespace in (None, key[0]) and not self.unread(key[0])}
+
+    def unread(self, namespace: str) -> list[str]:
+        """Why objects of a namespace are not known, by kind; empty: all of them are."""
+        return [why for (_, where), why in self._unread.items() if where in (None, namespace)]
 
 
 def service_key(kind: Kind, manifest: Manifest) -> Key | None:
@@ -136,21 +159,16 @@ def service_key(kind: Kind, manifest: Manifest) -> Key | None:
     return (meta["namespace"], name) if name else None
 
 
-def trim(kind: Kind, manifest: Manifest) -> Manifest:
-    """A copy without what nobody reads: the fields of other managers, and of a pod's spec all but the node."""
-    meta = dict(manifest["metadata"])
-    meta["managedFields"] = [m for m in meta.get("managedFields", []) if m.get("manager") == contract.FIELD_MANAGER]
-    slim: Manifest = {**manifest, "metadata": meta, "kind": kind.name, "apiVersion": kind.api_version}
-    if kind.name == "Pod":
-        slim["spec"] = {"nodeName": manifest.get("spec", {}).get("nodeName")}
-    return slim
-
-
 def _newer(known: Manifest | None, received: Manifest) -> Manifest:
     """The answer to our own write may come before the watch's event of an older version. Versions of an object grow."""
     if known is None or known["metadata"].get("uid") != received["metadata"].get("uid"):
         return received
     return received if _number(received) >= _number(known) else known
+
+
+def _identity(manifest: Manifest) -> tuple[object, object]:
+    meta = manifest["metadata"]
+    return meta.get("uid"), meta.get("resourceVersion")
 
 
 def _number(manifest: Manifest) -> int:

@@ -1,32 +1,42 @@
-"""Keeps the store up to date by watches and by a full list now and then, and says which services changed. I/O.
+"""Keeps the store up to date, and says which services changed. I/O.
 
-Every Kopf decorator is here. `on.event` alone: such handlers write nothing on the user's objects, and need no
-finalizers. Kopf has a thread and an event loop of its own, for it takes the loop it runs in for its own: it cancels
-every task there when it ends. After a watch was interrupted, Kopf lists again but reports no deletions of that time;
-the full list does.
+Children and pods are kept by reflectors (reflector.py). Kopf watches InferenceServices, the user's objects: every Kopf
+decorator is here. `on.event` alone: such handlers write nothing on the user's objects, and need no finalizers. Kopf has
+a thread and an event loop of its own, for it takes the loop it runs in for its own: it cancels every task there when it
+ends.
+
+Where a namespace may not be read for a moment, Kopf's watch of it ends for good, with no more than a line in the log;
+and of deletions while a watch is interrupted Kopf reports none. So the metadata of InferenceServices is listed now and
+then: it shows deletions, and whether Kopf is to be started anew.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
-from collections.abc import Callable, Iterable
-from typing import Any, cast
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
 
 import kopf
 
 from phasewise_operator.kinds import INFERENCE_SERVICE, WATCHED_KINDS, Kind, Manifest
-from phasewise_operator.kube import Kube
+from phasewise_operator.kube import Kube, KubeError, Listing
+from phasewise_operator.reflector import REFUSALS, CountError, Listener, Reflector
 from phasewise_operator.store import Key, Store
 from phasewise_runtime import contract
 
+log = logging.getLogger(__name__)
 SELECTOR = f"{contract.LABEL_MANAGED_BY}={contract.MANAGED_BY},{contract.LABEL_SERVICE}"
 Feed = Callable[[Kind, str | None, Manifest], None]
 """Takes a kind, the watch event's type (None: from the list before the watch) and the object."""
-Listener = Callable[[Key], None]
-"""Is called with the key of each service of which an object changed; must return at once."""
-FIRST_SECONDS = 10.0
-"""Until the first full list: watches begin after the list that the operator starts with."""
+CHECK_SECONDS: Final = 60.0
+"""Between two lists of the metadata of InferenceServices."""
+RETRY_SECONDS: Final = 5.0
+"""The same where a namespace could not be read, and until Kopf is begun again after it ended."""
+LAG_SECONDS: Final = 30.0
+"""What is listed and has not been shown by Kopf for so long, it does not see: a first list of 1,000 takes it 5 s."""
 
 
 def feeder(store: Store, *changed: Listener) -> Feed:
@@ -34,35 +44,117 @@ def feeder(store: Store, *changed: Listener) -> Feed:
 
     def feed(kind: Kind, event: str | None, manifest: Manifest) -> None:
         for key in store.drop(kind, manifest) if event == "DELETED" else store.put(kind, manifest):
-            _notify(changed, key)
+            for listener in changed:
+                listener(key)
 
     return feed
 
 
-async def list_all(kube: Kube, store: Store, namespaces: tuple[str, ...]) -> set[Key]:
-    """List everything once; returns the services of which anything changed, deletions that no watch showed included."""
-    changed: set[Key] = set()
-    for kind in (INFERENCE_SERVICE, *WATCHED_KINDS):
-        query = {} if kind is INFERENCE_SERVICE else {"labelSelector": SELECTOR}
-        for namespace in namespaces or (None,):
-            listing = await kube.list(kind, namespace, **query)
-            changed |= store.replace(kind, namespace, listing.items, listing.version)
-    return changed
+@dataclass
+class Watches:
+    """All that a term watches. No error of the API server ends them."""
+
+    kube: Kube
+    store: Store
+    namespaces: tuple[str, ...]
+    """Empty: all."""
+    count_error: CountError
+    listeners: tuple[Listener, ...]
+    _readable: dict[str | None, bool] = field(default_factory=dict[str | None, bool])
+    """Whether InferenceServices could be listed the last time, by namespace."""
+    _unseen: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])
+    """When a check first listed what Kopf had not shown, by uid and version."""
+
+    async def run(self) -> None:
+        """Until cancelled. Kopf begins when children and pods are read, so that a first pass knows them."""
+        scopes = self.namespaces or (None,)
+        reflectors = [
+            Reflector(self.kube, self.store, kind, namespace, SELECTOR, self._changed, self.count_error)
+            for kind in WATCHED_KINDS
+            for namespace in scopes
+        ]
+        for reflector in reflectors:
+            self.store.set_unread(reflector.kind, reflector.namespace)
+        async with asyncio.TaskGroup() as group:
+            for reflector in reflectors:
+                group.create_task(reflector.run(), name=f"reflector of {reflector.kind.plural}")
+            for reflector in reflectors:
+                await reflector.answered.wait()
+            await self._follow_services(scopes)
+
+    def _changed(self, key: Key) -> None:
+        for listener in self.listeners:
+            listener(key)
+
+    async def _follow_services(self, scopes: tuple[str | None, ...]) -> None:
+        """Kopf in the namespaces that can be read, and anew whenever these are others, or it has ended or lags."""
+        while True:
+            for namespace in scopes:
+                await self._probe(namespace)
+            if any(self._readable.values()):
+                await self._run_kopf(scopes)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _run_kopf(self, scopes: tuple[str | None, ...]) -> None:
+        readable = self._readable.copy()
+        names = tuple(namespace for namespace, may in readable.items() if may and namespace)
+        kopf_run = asyncio.create_task(watch(feeder(self.store, *self.listeners), names))
+        try:
+            while not kopf_run.done() and readable == self._readable:
+                pause = CHECK_SECONDS if all(readable.values()) else RETRY_SECONDS
+                await asyncio.wait({kopf_run}, timeout=pause)
+                if any([await self._check(namespace) for namespace in scopes]):
+                    break
+            if kopf_run.done():
+                log.warning("Kopf ended, and begins anew: %s", kopf_run.exception())
+        finally:
+            self._unseen.clear()
+            kopf_run.cancel()
+            await asyncio.gather(kopf_run, return_exceptions=True)
+
+    async def _probe(self, namespace: str | None) -> None:
+        """Whether InferenceServices can be listed."""
+        await self._list(namespace, limit=1)
+
+    async def _check(self, namespace: str | None) -> bool:
+        """Drop what was deleted unseen. Returns whether something that is listed was not shown for LAG_SECONDS."""
+        kind, now = INFERENCE_SERVICE, asyncio.get_running_loop().time()
+        listing = await self._list(namespace)
+        if listing is None:
+            return False
+        uids = [str(m["metadata"]["uid"]) for m in listing.items]
+        for key in self.store.drop_unlisted(kind, namespace, uids, listing.version):
+            self._changed(key)
+        metas = [m["metadata"] for m in self.store.unknown(kind, listing.items)]
+        unseen = {(str(meta["uid"]), str(meta["resourceVersion"])) for meta in metas}
+        lags = any(now - self._unseen.setdefault(ref, now) >= LAG_SECONDS for ref in unseen)
+        if lags:
+            log.warning("Kopf does not show changes of %s, and begins anew", kind.plural)
+        return lags
+
+    async def _list(self, namespace: str | None, limit: int = 0) -> Listing | None:
+        """Metadata alone; None: it could not be read."""
+        try:
+            listing = await self.kube.list_metadata(INFERENCE_SERVICE, namespace, limit)
+        except KubeError as error:
+            self._failed(namespace, error)
+            return None
+        if not self._readable.get(namespace, True):
+            log.info("inferenceservices in %s can be read again", _scope(namespace))
+        self._readable[namespace] = True
+        return listing
+
+    def _failed(self, namespace: str | None, error: KubeError) -> None:
+        """Where there is no answer, what could be read before counts as readable."""
+        self.count_error(INFERENCE_SERVICE.name, namespace or "", error.reason or str(error.status))
+        if self._readable.get(namespace, True):
+            log.warning("inferenceservices in %s cannot be read: %s", _scope(namespace), error)
+        if error.status in REFUSALS or namespace not in self._readable:
+            self._readable[namespace] = False
 
 
-async def resync(kube: Kube, store: Store, namespaces: tuple[str, ...], seconds: float, *changed: Listener) -> None:
-    """For ever: list everything, and call the listeners for what the watches did not show. The first time is soon."""
-    pause = min(FIRST_SECONDS, seconds)
-    while True:
-        await asyncio.sleep(pause)
-        pause = seconds
-        for key in await list_all(kube, store, namespaces):
-            _notify(changed, key)
-
-
-def _notify(listeners: Iterable[Listener], key: Key) -> None:
-    for changed in listeners:
-        changed(key)
+def _scope(namespace: str | None) -> str:
+    return f"namespace {namespace}" if namespace else "all namespaces"
 
 
 def make_registry(feed: Feed) -> kopf.OperatorRegistry:
@@ -73,18 +165,17 @@ def make_registry(feed: Feed) -> kopf.OperatorRegistry:
 
     kopf.on.startup(registry=registry)(configure)
     kopf.on.login(registry=registry)(login)
-    for kind in (INFERENCE_SERVICE, *WATCHED_KINDS):
-        kopf.on.event(kind.api_version, kind.plural, registry=registry)(_handler(kind, feed))
+    kind = INFERENCE_SERVICE
+    kopf.on.event(kind.api_version, kind.plural, registry=registry)(_handler(kind, feed))
     return registry
 
 
 def configure_kopf(settings: kopf.OperatorSettings) -> None:
     settings.posting.enabled = False
     settings.scanning.disabled = True
-    settings.watching.chunk_size = 500
+    settings.queueing.idle_timeout = 0.5  # Kopf keeps an object's last body and a task for so long
+    settings.watching.chunk_size = 100
     settings.watching.connect_timeout = 5
-    for kind in WATCHED_KINDS:
-        settings.watching.label_selectors[kind.api_version, kind.plural] = SELECTOR
 
 
 def login(**kwargs: Any) -> kopf.ConnectionInfo | None:

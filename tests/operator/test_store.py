@@ -86,14 +86,22 @@ def test_a_service_is_found_until_it_is_dropped() -> None:
     assert store.service(KEY) is None
 
 
-def test_a_full_list_shows_deletions_that_no_watch_did() -> None:
+def test_a_list_shows_deletions_that_no_watch_did() -> None:
     store = Store()
     store.put(DEPLOYMENT, child("gone", 1, uid="1"))
     store.put(DEPLOYMENT, child("stays", 2, uid="2"))
     store.put(POD, child("pod", 3, uid="3"))
-    assert store.replace(DEPLOYMENT, None, [child("stays", 2, uid="2")], 9) == {KEY}
+    assert store.drop_unlisted(DEPLOYMENT, None, ["2"], 9) == {KEY}
     assert [m["metadata"]["name"] for m in store.children(KEY)] == ["stays", "pod"]
-    assert store.replace(DEPLOYMENT, None, [child("stays", 2, uid="2")], 9) == set(), "nothing new, nothing to do"
+    assert store.drop_unlisted(DEPLOYMENT, None, ["2"], 9) == set(), "nothing new, nothing to do"
+
+
+def test_an_object_that_is_listed_as_it_is_known_is_no_change() -> None:
+    store = Store()
+    assert store.put_listed(DEPLOYMENT, child("d", 3)) == {KEY}
+    assert store.put_listed(DEPLOYMENT, child("d", 3)) == set()
+    assert store.put_listed(DEPLOYMENT, child("d", 4)) == {KEY}
+    assert store.put_listed(DEPLOYMENT, child("d", 5, uid="another")) == {KEY}
 
 
 def test_a_list_does_not_judge_what_happened_while_it_was_under_way() -> None:
@@ -101,15 +109,37 @@ def test_a_list_does_not_judge_what_happened_while_it_was_under_way() -> None:
     store.put(DEPLOYMENT, child("deleted", 3, uid="1"))
     store.drop(DEPLOYMENT, child("deleted", 6, uid="1"))
     store.put(DEPLOYMENT, child("created", 7, uid="2"))
-    store.replace(DEPLOYMENT, None, [child("deleted", 3, uid="1")], 5)
+    store.put_listed(DEPLOYMENT, child("deleted", 3, uid="1"))
+    store.drop_unlisted(DEPLOYMENT, None, ["1"], 5)
     assert [m["metadata"]["name"] for m in store.children(KEY)] == ["created"]
 
 
 def test_a_list_of_one_namespace_says_nothing_of_another() -> None:
     store = Store()
     store.put(DEPLOYMENT, child("d", 1))
-    assert store.replace(DEPLOYMENT, "other", [], 9) == set()
+    assert store.drop_unlisted(DEPLOYMENT, "other", [], 9) == set()
     assert store.children(KEY)
+
+
+def test_services_wait_until_every_kind_of_their_namespace_is_read() -> None:
+    store = Store()
+    store.put(INFERENCE_SERVICE, service(1))
+    store.set_unread(DEPLOYMENT, "default", "deployments cannot be read")
+    store.set_unread(POD, None)
+    store.set_unread(POD, "other")
+    assert sorted(store.unread("default")) == ["", "deployments cannot be read"]
+    assert store.set_read(POD, "other") == store.set_read(DEPLOYMENT, "default") == set(), "pods are not read yet"
+    assert store.set_read(POD, None) == {KEY}
+    assert store.set_read(POD, None) == set(), "nobody waited"
+    assert store.unread("default") == []
+
+
+def test_what_a_list_shows_and_the_store_lacks_is_unknown() -> None:
+    store = Store()
+    store.put(INFERENCE_SERVICE, service(5))
+    assert store.unknown(INFERENCE_SERVICE, [service(5)]) == store.unknown(INFERENCE_SERVICE, [service(4)]) == []
+    assert store.unknown(INFERENCE_SERVICE, [service(6)]) == [service(6)]
+    assert store.unknown(INFERENCE_SERVICE, [service(3, uid="another")]) == [service(3, uid="another")]
 
 
 def test_objects_without_our_label_are_not_ours() -> None:
@@ -119,13 +149,3 @@ def test_objects_without_our_label_are_not_ours() -> None:
     assert store.put(DEPLOYMENT, stranger) == set()
     assert store.drop(DEPLOYMENT, stranger) == set()
     assert store.keys() == set()
-
-
-def test_unused_fields_are_trimmed() -> None:
-    store = Store()
-    pod = child("pod", 1, spec={"containers": [{}], "nodeName": "n"}, status={"phase": "Running"})
-    pod["metadata"]["managedFields"] = [{"manager": "kubelet"}, {"manager": contract.FIELD_MANAGER}]
-    store.put(POD, pod)
-    (kept,) = store.children(KEY, POD)
-    assert kept["spec"] == {"nodeName": "n"}
-    assert kept["metadata"]["managedFields"] == [{"manager": contract.FIELD_MANAGER}]

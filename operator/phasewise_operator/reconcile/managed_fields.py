@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, cast
 
 from phasewise_operator.kinds import Manifest
@@ -23,8 +24,15 @@ def owned_fields(live: Manifest) -> FieldSet:
     for entry in live["metadata"].get("managedFields", []):
         ours = entry.get("manager") == contract.FIELD_MANAGER and entry.get("operation") == "Apply"
         if ours and not entry.get("subresource"):
-            return entry.get("fieldsV1", {})
+            fields = entry.get("fieldsV1", {})
+            return _parsed(fields) if isinstance(fields, str) else fields
     return {}
+
+
+@lru_cache(maxsize=1_000)
+def _parsed(text: str) -> FieldSet:
+    """The store keeps the set as JSON text."""
+    return json.loads(text)
 
 
 def owns(fields: FieldSet, intent: Manifest) -> bool:
