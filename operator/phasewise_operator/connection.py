@@ -169,3 +169,5 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
             parts, size = [following], len(following)
         if size > MAX_LINE:
             raise aiohttp.ClientPayloadError(f"a watch event is longer than {MAX_LINE} bytes")
+    if size:
+        yield b"".join(parts)

@@ -142,8 +142,10 @@ class Kube:
         path = kind.path(namespace)
         try:
             async with self._connection.stream(path, query, {"Accept": _JSON}, silent_seconds) as (status, lines):
+                if status >= 400:
+                    _raise(status, b"".join([line async for line in lines]))
                 async for line in lines:
-                    yield _event(line) if status < 400 else _raise(status, line)
+                    yield _event(line)
         except _NO_ANSWER as error:
             raise KubeError(0, type(error).__name__, str(error) or f"silent for {silent_seconds:g} s") from error
 

@@ -56,6 +56,8 @@ class Reflector:
     """The first list was read, or could not be."""
     _version: str = ""
     """Of the last list, event or bookmark; empty: a list is due."""
+    _listed: bool = False
+    """A list was read at least once."""
     _failures: int = 0
     _page: int = PAGE
 
@@ -91,7 +93,7 @@ class Reflector:
                 page.items.clear()  # so that no two pages are held at a time
                 version = page.version
         self._notify(self.store.drop_unlisted(self.kind, self.namespace, seen, version))
-        self._version, self._page = str(version), PAGE
+        self._version, self._page, self._listed = str(version), PAGE, True
         self._recovered()
         self._notify(self.store.set_read(self.kind, self.namespace))
         self.answered.set()
@@ -128,14 +130,17 @@ class Reflector:
         await asyncio.sleep(_jitter(FIRST_BACKOFF))
 
     async def _back_off(self, error: KubeError) -> None:
-        """After a refusal the kind counts as not read, and is listed anew; else the watch goes on where it was."""
+        """After a refusal the kind counts as not read, and is listed anew; else the watch goes on where it was.
+
+        What could be read once stays known while there is no answer: what is written would fail as well.
+        """
         self._failures += 1
         self.count_error(self.kind.name, self.namespace or "", error.reason or str(error.status))
         if self._failures == 1:
             log.warning("%s cannot be watched, and is tried again: %s", self._what, error)
         if error.status == 404 and self.kind is POOL_SCALER:
             self._take_as_empty()
-        elif error.status in REFUSALS:
+        elif error.status in REFUSALS or not self._listed:
             self._version = ""
             self.store.set_unread(self.kind, self.namespace, f"{self._what} cannot be read: {error.message}")
         self.answered.set()

@@ -56,6 +56,7 @@ class Reason(StrEnum):
     NAME_CONFLICT = "NameConflict"
     APPLY_REFUSED = "ApplyRefused"
     CREATE_FAILED = "CreateFailed"
+    CHILDREN_UNKNOWN = "ChildrenUnknown"
 
 
 class Severity(StrEnum):
@@ -135,6 +136,7 @@ CONDITIONS: Final = (
             Reason.ROLLING_OUT,
             Reason.RECONCILED,
             Reason.PAUSED,
+            Reason.CHILDREN_UNKNOWN,
             Reason.INVALID_SPEC,
             Reason.INTERNAL_ERROR,
         ),
@@ -150,6 +152,7 @@ CONDITIONS: Final = (
             Reason.APPLY_REFUSED,
             Reason.CREATE_FAILED,
             Reason.PODS_REFUSED,
+            Reason.CHILDREN_UNKNOWN,
             Reason.INVALID_SPEC,
             Reason.INTERNAL_ERROR,
         ),

@@ -74,6 +74,9 @@ class Reconciler:
         if live is None or "deletionTimestamp" in live["metadata"]:
             self.status.forget(key)
             return Result()  # children go with their owner
+        unread = self.store.unread(key[0])
+        if unread:
+            return await self._hold(live, unread)
         try:
             ctx = Context.of(live, self.images)
         except ValidationError as error:
@@ -110,6 +113,14 @@ class Reconciler:
     async def _refuse(self, live: Manifest, message: str) -> Result:
         held_back = await self.status.write_conditions(live, report.refused(Reason.INVALID_SPEC, message), _now())
         return Result(requeue_after=held_back)
+
+    async def _hold(self, live: Manifest, unread: Sequence[str]) -> Result:
+        """Nothing is made or deleted while children are unknown. Another pass comes when they have been read."""
+        why = min(filter(None, unread), default="")
+        if not why:
+            return Result()  # the operator has only just begun to read
+        held_back = await self.status.write_conditions(live, report.held(live.get("status", {}), why), _now())
+        return Result(complete=False, requeue_after=held_back)
 
     async def _apply(
         self, ctx: Context, live: Manifest, observed: Observed, changes: Changes, costs: Sequence[Manifest] = ()

@@ -12,6 +12,7 @@ from typing import Final
 from phasewise_operator.api.pool import Replicas
 from phasewise_operator.api.spec import ScalingMode
 from phasewise_operator.api.status import ConditionStatus
+from phasewise_operator.kinds import Manifest
 from phasewise_operator.observed import Failure, Observed, PodView, Workload
 from phasewise_operator.reconcile.conditions import (
     DECODE_READY,
@@ -35,7 +36,7 @@ from phasewise_operator.scaling.policy.data_quality import NO_ROUTER, NO_SIGNAL
 from phasewise_operator.scaling.types import NO_NODE, NO_RECOMMENDATION, Recommendation, SizeDecision
 from phasewise_runtime import contract
 
-_TRUE, _FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
+_TRUE, _FALSE, _UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
 ROLE_CONDITIONS: Final = {
     contract.PREFILL: PREFILL_READY,
     contract.DECODE: DECODE_READY,
@@ -88,6 +89,17 @@ def refused(reason: Reason, message: str) -> list[ConditionUpdate]:
     return [
         ConditionUpdate(READY, _FALSE, reason, message),
         ConditionUpdate(RECONCILING, _FALSE, reason, "waits for a spec that can be acted on"),
+        ConditionUpdate(STALLED, _TRUE, reason, message),
+    ]
+
+
+def held(before: Manifest, message: str) -> list[ConditionUpdate]:
+    """Conditions while children cannot be read. Of a status `before`: what it says of the children stays."""
+    kept = [c for c in before.get("conditions", []) if c["type"] not in (RECONCILING, STALLED)]
+    reason = Reason.CHILDREN_UNKNOWN
+    return [
+        *(ConditionUpdate(c["type"], _UNKNOWN, c["reason"], c["message"], provisional=True) for c in kept),
+        ConditionUpdate(RECONCILING, _FALSE, reason, "nothing is changed before it is known what there is"),
         ConditionUpdate(STALLED, _TRUE, reason, message),
     ]
 

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 from tests.operator.reconcile.fake_api import KEY, Api, Apply, Loop, condition, one_pass
 
-from phasewise_operator.kinds import EVENT, SERVICE
+from phasewise_operator.kinds import DEPLOYMENT, EVENT, SERVICE
 from phasewise_operator.kube import KubeError, NotLeadingError
 from phasewise_operator.reconcile.worker import Worker
 
@@ -100,6 +100,38 @@ async def test_a_nested_engine_argument_is_refused_with_how_to_write_it(
     stalled = next(c for c in api.objects["InferenceService", "chat"]["status"]["conditions"] if c["type"] == "Stalled")
     assert stalled["message"].startswith("spec.engine.args.speculative-config: write")
     assert stalled["message"].count("speculative-config") == 1
+
+
+async def test_nothing_is_made_or_deleted_while_children_cannot_be_read_and_the_status_says_so(
+    api: Api, worker: Worker, user_applies: Apply
+) -> None:
+    store = worker.reconciler.store
+    user_applies()
+    await one_pass(worker)
+    ready = condition(api, "Ready")
+    store.set_unread(DEPLOYMENT, "default", "deployments in namespace default cannot be read: forbidden")
+    api.writes.clear()
+    user_applies(generation=2, engine={"image": "other:2"})
+    assert not await one_pass(worker)
+    assert {w for w in api.writes if "Event" not in w and "ChildrenUnknown" not in w} == {
+        "InferenceService chat status"
+    }
+    assert condition(api, "Stalled") == ("True", "ChildrenUnknown")
+    assert condition(api, "Ready") == ready, "what is known of the children stays"
+    for key in store.set_read(DEPLOYMENT, "default"):
+        worker.queue.add(key)
+    assert await one_pass(worker)
+    assert any(w.startswith("Deployment chat-decode-") for w in api.writes)
+    assert condition(api, "Stalled")[0] == "False"
+
+
+async def test_a_service_that_is_seen_before_its_children_waits_without_a_word(
+    api: Api, worker: Worker, user_applies: Apply
+) -> None:
+    worker.reconciler.store.set_unread(DEPLOYMENT, None)
+    user_applies()
+    assert await one_pass(worker)
+    assert api.writes == []
 
 
 async def test_a_lost_lease_ends_the_pass_at_once(api: Api, worker: Worker, user_applies: Apply) -> None:
