@@ -1,18 +1,26 @@
-"""What the operator watches, and how the store and the listeners learn of changes, unseen deletions included."""
+"""What Kopf watches, how the store and the listeners learn of changes, and that no refusal ends the watches."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, cast
 
 import kopf
 import pytest
+from kubernetes.aio import client
+from tests.operator.api_server import ApiServer, kubeconfig
 from tests.operator.conftest import until
 
 from phasewise_operator import watch
+from phasewise_operator.connection import Connection
 from phasewise_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, WATCHED_KINDS, Kind, Manifest
-from phasewise_operator.kube import Kube, Listing
+from phasewise_operator.kube import Kube
 from phasewise_operator.store import Key, Store
+from phasewise_operator.watch import Watches
 from phasewise_runtime import contract
 
 KEY: Key = ("default", "chat")
@@ -24,39 +32,25 @@ def deployment(name: str, version: int = 1) -> Manifest:
     return {"metadata": meta}
 
 
-class ListServer:
-    """Answers lists by kind; `queries`: kind, namespace and selector of each."""
-
-    def __init__(self) -> None:
-        self.items: dict[str, list[Manifest]] = {}
-        self.version = 10
-        self.queries: list[tuple[str, str | None, str]] = []
-
-    async def list(self, kind: Kind, namespace: str | None, **query: str) -> Listing:
-        self.queries.append((kind.name, namespace, query.get("labelSelector", "")))
-        return Listing(self.items.get(kind.name, []), self.version)
+def service(name: str, namespace: str = "default") -> Manifest:
+    return {"metadata": {"name": name, "namespace": namespace, "uid": f"{namespace}-{name}"}, "spec": {}}
 
 
-def test_services_and_every_kind_with_our_label_are_watched_by_handlers_that_write_nothing() -> None:
+def test_kopf_watches_services_alone_by_handlers_that_write_nothing() -> None:
     registry, settings = watch.make_registry(lambda *_: None), kopf.OperatorSettings()
     watch.configure_kopf(settings)
     watched = {str(handler.selector and handler.selector.any_name) for handler in registry._watching.get_all_handlers()}
-    assert watched == {kind.plural for kind in (INFERENCE_SERVICE, *WATCHED_KINDS)}
+    assert watched == {INFERENCE_SERVICE.plural}
     assert list(registry._changing.get_all_handlers()) == list(registry._spawning.get_all_handlers()) == []
     assert not settings.posting.enabled
-    selectors = cast("dict[Any, str]", settings.watching.label_selectors)
-    expected = dict.fromkeys((kind.plural for kind in WATCHED_KINDS), watch.SELECTOR)
-    assert {resource.any_name: text for resource, text in selectors.items()} == expected
-    assert contract.LABEL_SERVICE in watch.SELECTOR
 
 
 async def test_a_handler_passes_on_the_kind_the_event_and_the_object() -> None:
     came: list[tuple[Kind, str | None, Manifest]] = []
     registry = watch.make_registry(lambda *event: came.append(event))
     for handler in registry._watching.get_all_handlers():
-        if handler.selector and handler.selector.any_name == DEPLOYMENT.plural:
-            await cast("Any", handler.fn)(event={"type": "ADDED", "object": deployment("d")})
-    assert came == [(DEPLOYMENT, "ADDED", deployment("d"))]
+        await cast("Any", handler.fn)(event={"type": "ADDED", "object": service("s")})
+    assert came == [(INFERENCE_SERVICE, "ADDED", service("s"))]
 
 
 def test_every_listener_hears_of_a_change_after_the_store_has_it() -> None:
@@ -81,31 +75,7 @@ def test_an_object_that_is_not_ours_is_no_change() -> None:
     watch.feeder(Store(), changed)(DEPLOYMENT, "ADDED", stranger)
 
 
-@pytest.mark.parametrize(("namespaces", "asked"), [((), [None]), (("a", "b"), ["a", "b"])])
-async def test_a_full_list_asks_for_every_kind_in_every_namespace(
-    namespaces: tuple[str, ...], asked: list[str | None]
-) -> None:
-    server = ListServer()
-    await watch.list_all(cast("Kube", server), Store(), namespaces)
-    kinds = [(INFERENCE_SERVICE.name, ""), *((kind.name, watch.SELECTOR) for kind in WATCHED_KINDS)]
-    assert server.queries == [(kind, namespace, selector) for kind, selector in kinds for namespace in asked]
-
-
-async def test_a_deletion_during_a_broken_watch_is_found_by_the_next_full_list() -> None:
-    server, store = ListServer(), Store()
-    feed = watch.feeder(store)
-    feed(DEPLOYMENT, None, deployment("deleted-unseen"))
-    feed(DEPLOYMENT, None, deployment("stays"))
-    server.items[DEPLOYMENT.name] = [deployment("stays")]
-    changed: list[Key] = []
-    resync = asyncio.create_task(watch.resync(cast("Kube", server), store, (), 0.001, changed.append))
-    await until("two full lists", lambda: len(server.queries) > 2 * len(WATCHED_KINDS) + 2)
-    resync.cancel()
-    assert [m["metadata"]["name"] for m in store.children(KEY)] == ["stays"]
-    assert changed == [KEY], "once: the second list shows nothing new"
-
-
-async def test_an_error_that_ends_the_watches_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_that_ends_kopf_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(**_: Any) -> None:
         raise OSError("the thread ended")
 
@@ -115,7 +85,7 @@ async def test_an_error_that_ends_the_watches_is_raised(monkeypatch: pytest.Monk
             await watch.watch(lambda *_: None, ())
 
 
-async def test_cancelling_ends_the_thread_of_the_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelling_ends_kopfs_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     stops: list[Any] = []
 
     def run(stop_flag: Any, **_: Any) -> None:
@@ -128,3 +98,130 @@ async def test_cancelling_ends_the_thread_of_the_watches(monkeypatch: pytest.Mon
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
     assert stops[0].is_set()
+
+
+class Term:
+    """All watches of a term on a fake API server, Kopf's included."""
+
+    def __init__(self, server: ApiServer, kube: Kube, namespaces: tuple[str, ...]) -> None:
+        self.server = server
+        self.store = Store()
+        self.changed: list[Key] = []
+        self.errors: Counter[tuple[str, str]] = Counter()
+        self.watches = Watches(kube, self.store, namespaces, self._count, (self.changed.append,))
+
+    def _count(self, kind: str, namespace: str, reason: str) -> None:
+        self.errors[kind, namespace] += 1
+
+    async def knows(self, *names: str) -> None:
+        try:
+            found = lambda: sorted(m["metadata"]["name"] for m in self.store.services())  # noqa: E731
+            await until(f"the services {names} are known", lambda: found() == sorted(names), seconds=20)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; known are {found()}, errors {self.errors}") from error
+
+    async def kopf_watches(self, count: int) -> None:
+        await until("Kopf watches", lambda: self.server.count("inferenceservices?watch=true") >= count, seconds=20)
+
+
+@contextlib.asynccontextmanager
+async def running(term: Term) -> AsyncIterator[Term]:
+    task = asyncio.create_task(term.watches.run())
+    try:
+        yield term
+        assert not task.done(), task.exception()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
+    monkeypatch.setattr(watch, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(watch, "CHECK_SECONDS", 0.2)
+    fake = ApiServer()
+    async with fake.serve() as url:
+        path = tmp_path / "kubeconfig"
+        path.write_text(kubeconfig(url))
+        monkeypatch.setenv("KUBECONFIG", str(path))
+        yield fake
+
+
+@pytest.fixture
+async def kube(server: ApiServer) -> AsyncIterator[Kube]:
+    kube = Kube(Connection(client.Configuration(host=server.url)))
+    yield kube
+    await kube.close()
+
+
+async def test_children_are_read_before_a_service_is_seen_and_nothing_is_listed_twice(
+    server: ApiServer, kube: Kube
+) -> None:
+    server.put("inferenceservices", service("chat"))
+    async with running(Term(server, kube, ())) as term:
+        await term.knows("chat")
+        lists = Counter(r.split("?")[0] for r in server.requests if "watch=true" not in r and "labelSelector" in r)
+    assert lists == Counter({f"GET {kind.path(None)}": 1 for kind in WATCHED_KINDS})
+    first_service = next(n for n, r in enumerate(server.requests) if "inferenceservices" in r)
+    last_child = max(n for n, r in enumerate(server.requests) if "labelSelector" in r and "watch=true" not in r)
+    assert last_child < first_service
+
+
+async def test_one_namespace_that_may_not_be_read_leaves_the_others_alone(server: ApiServer, kube: Kube) -> None:
+    for plural in ("inferenceservices", "deployments"):
+        server.refused[plural, "b"] = 403
+    server.put("inferenceservices", service("one", "a"))
+    server.put("inferenceservices", service("two", "b"))
+    async with running(Term(server, kube, ("a", "b"))) as term:
+        await term.knows("one")
+        assert term.store.unread("a") == []
+        assert term.store.unread("b") == ["deployments in namespace b cannot be read: Forbidden"]
+        assert term.errors["InferenceService", "b"]
+        assert term.errors["Deployment", "b"]
+        server.refused.clear()
+        await term.knows("one", "two")
+        server.put("inferenceservices", service("three", "b"))
+        await term.knows("one", "two", "three")
+
+
+async def test_a_namespace_that_could_not_be_read_for_a_moment_is_watched_again(
+    server: ApiServer, kube: Kube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kopf's own watch of it has ended for good by then."""
+    monkeypatch.setattr(watch, "LAG_SECONDS", 0.5)
+    async with running(Term(server, kube, ())) as term:
+        await term.kopf_watches(1)
+        server.refused["inferenceservices", ""] = 403
+        server.cut()
+        await until("Kopf has asked again", lambda: server.requests[-1].count("inferenceservices"), seconds=20)
+        server.refused.clear()
+        server.put("inferenceservices", service("new"))
+        await term.knows("new")
+
+
+async def test_a_service_that_was_deleted_unseen_is_dropped(server: ApiServer, kube: Kube) -> None:
+    server.put("inferenceservices", service("chat"))
+    async with running(Term(server, kube, ())) as term:
+        await term.knows("chat")
+        await term.kopf_watches(1)
+        term.changed.clear()
+        server.delete("inferenceservices", "chat", unseen=True)
+        await term.knows()
+        assert term.changed == [("default", "chat")]
+
+
+async def test_kopf_begins_anew_when_it_has_ended(
+    server: ApiServer, kube: Kube, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs: list[int] = []
+
+    def run(stop_flag: Any, **_: Any) -> None:
+        runs.append(1)
+        if len(runs) == 1:
+            raise OSError("no discovery")
+        stop_flag.wait(5)
+
+    monkeypatch.setattr(kopf, "run", run)
+    async with running(Term(server, kube, ())):
+        await until("a second run", lambda: len(runs) == 2)
+    assert "Kopf ended, and begins anew: no discovery" in caplog.text
