@@ -64,3 +64,4 @@ images: setup ## build the images that ship
 bench: setup ## what the README claims, measured on the cluster that is up
 	@$(BIN)/python -m bench.children 20
 	@$(BIN)/python -m bench.scrape
+	@$(BIN)/python -m bench.watch

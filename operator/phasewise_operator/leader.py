@@ -59,7 +59,7 @@ class Operator:
     async def _act(self, kube: Kube) -> None:
         """Everything that only the leader does."""
         settings, namespaces = self.settings, self.settings.watch_namespaces
-        store, queue = Store(), WorkQueue[Key]()
+        store, queue = Store(), WorkQueue[Key](group=lambda key: key[0])
         await self._wait_for_crd(kube)
         self.metrics.services.set_function(store.service_count)
         images = Images(settings.runtime_image, settings.engine_image, settings.image_pull_policy)

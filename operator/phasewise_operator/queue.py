@@ -1,13 +1,15 @@
 """Keyed work queue: a key is in it once, handled by one worker at a time, and comes back later after a failure.
 
 The semantics are those of client-go's workqueue (https://pkg.go.dev/k8s.io/client-go/util/workqueue): add is
-idempotent; a key added while it is handled is handled once more afterwards.
+idempotent; a key added while it is handled is handled once more afterwards. Groups of keys take turns, so that one
+namespace with a thousand services does not keep the others waiting.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -17,8 +19,13 @@ LONGEST_BACKOFF = 60.0
 
 
 class WorkQueue(Generic[K]):
-    def __init__(self) -> None:
-        self._ready: asyncio.Queue[K] = asyncio.Queue()
+    def __init__(self, group: Callable[[K], Hashable] = lambda _: None) -> None:
+        """`group`: of a key. Within a group the first comes first."""
+        self._group = group
+        self._ready: OrderedDict[Hashable, deque[K]] = OrderedDict()
+        """By group; the group whose turn it is comes first."""
+        self._count = asyncio.Semaphore(0)
+        """Of keys that are ready."""
         self._waiting: set[K] = set()
         self._running: set[K] = set()
         self._again: set[K] = set()
@@ -36,7 +43,8 @@ class WorkQueue(Generic[K]):
             self._again.add(key)
         elif key not in self._waiting:
             self._waiting.add(key)
-            self._ready.put_nowait(key)
+            self._ready.setdefault(self._group(key), deque()).append(key)
+            self._count.release()
 
     def add_after(self, key: K, seconds: float) -> None:
         """Later, unless it is added before; of two times the sooner holds."""
@@ -50,7 +58,11 @@ class WorkQueue(Generic[K]):
 
     async def get(self) -> K:
         """The next key; `done` or `failed` must follow."""
-        key = await self._ready.get()
+        await self._count.acquire()
+        group, keys = self._ready.popitem(last=False)
+        key = keys.popleft()
+        if keys:
+            self._ready[group] = keys
         self._waiting.discard(key)
         self._running.add(key)
         return key

@@ -46,7 +46,7 @@ class Settings:
     retry_seconds: float = 2.0
     workers: int = 8
     resync_seconds: float = 300.0
-    """Every service is looked at again at least so often, and every child kind listed again."""
+    """Every service is looked at again at least so often."""
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Settings:

@@ -105,7 +105,7 @@ async def test_an_answer_that_is_no_list_is_an_error_and_not_an_empty_list() -> 
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     kube = Kube(Connection(client.Configuration(host=f"http://127.0.0.1:{runner.addresses[0][1]}")))
     for _ in range(4):
-        with pytest.raises(KubeError, match="no JSON|no list"):
+        with pytest.raises(KubeError, match=r"no JSON|no list"):
             await kube.list(DEPLOYMENT, None)
     await kube.close()
     await runner.cleanup()

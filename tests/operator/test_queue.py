@@ -66,3 +66,21 @@ async def test_of_two_later_times_the_sooner_holds() -> None:
     queue.add_after("a", 0.001)
     queue.add_after("a", 3600)
     assert await take(queue) == "a"
+
+
+async def test_groups_take_turns_and_within_a_group_the_first_comes_first() -> None:
+    queue = WorkQueue[tuple[str, int]](group=lambda key: key[0])
+    for key in (("big", 1), ("big", 2), ("big", 3), ("small", 1), ("big", 4), ("other", 1)):
+        queue.add(key)
+    taken = [await queue.get() for _ in range(6)]
+    assert taken == [("big", 1), ("small", 1), ("other", 1), ("big", 2), ("big", 3), ("big", 4)]
+
+
+async def test_a_worker_that_is_cancelled_while_it_waits_takes_no_key() -> None:
+    queue = WorkQueue[str]()
+    waiting = asyncio.create_task(queue.get())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    queue.add("a")
+    assert await take(queue) == "a"
