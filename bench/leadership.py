@@ -4,8 +4,9 @@
 The operator runs as processes of this machine, by the cluster's kubeconfig. Services have pools of size 0 and a router
 that no node takes, so that nothing but the operator and the API server is measured.
 
-- `restart`: N times (5), the only operator ends by TERM, and another process begins when it has ended, as a container is
-  restarted: seconds from the signal to a change of that moment being applied by the new process. `kill`: the same by KILL.
+- `restart`: N times (5), the only operator ends by TERM, and another process begins when it has ended, as a
+  container is restarted: seconds from the signal to a change of that moment being applied by the new process.
+  `kill`: the same by KILL.
 - `busy`: two operators beside 30 processes that compute without a pause, for N seconds (180): who led, and tracebacks.
 """
 

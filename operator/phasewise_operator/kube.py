@@ -7,7 +7,9 @@ The only module that imports the Kubernetes client. Generated models are not use
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -20,6 +22,8 @@ from phasewise_operator.kinds import Kind, Manifest, kind_of
 from phasewise_runtime import contract
 
 CALL_SECONDS = 10.0
+LEAST_WRITE_SECONDS = 0.1
+"""A write with less time left is not begun: it would end without an answer."""
 PAGE = 500
 _JSON = "application/json"
 _APPLY = "application/apply-patch+yaml"
@@ -56,11 +60,13 @@ class Listing(NamedTuple):
 
 
 class Kube:
-    """`may_write` is asked before each write; what is not allowed raises NotLeadingError and sends nothing."""
+    """`seconds_to_write` is asked before each write: within so many seconds it must have ended, on the API server too.
+    Where none are left, the write raises NotLeadingError and sends nothing."""
 
-    def __init__(self, api: client.ApiClient, may_write: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, api: client.ApiClient, seconds_to_write: Callable[[], float] = lambda: math.inf) -> None:
         self._api = api
-        self._may_write = may_write
+        self._seconds_to_write = seconds_to_write
+        self._writes: set[asyncio.Task[Manifest]] = set()
 
     @classmethod
     async def connect(cls) -> Kube:
@@ -75,9 +81,9 @@ class Kube:
                 raise KubeError(0, "NoConfig", f"neither a service account nor a kubeconfig: {error}") from error
         return cls(client.ApiClient(configuration))
 
-    def gated(self, may_write: Callable[[], bool]) -> Kube:
+    def gated(self, seconds_to_write: Callable[[], float]) -> Kube:
         """The same connection with its writes behind a gate."""
-        return Kube(self._api, may_write)
+        return Kube(self._api, seconds_to_write)
 
     async def close(self) -> None:
         await self._api.close()
@@ -129,10 +135,35 @@ class Kube:
             if not error.gone_or_conflict:
                 raise
 
-    async def _write(self, method: str, path: str, **kwargs: Any) -> Manifest:
-        if not self._may_write():
+    async def _write(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        seconds: float = CALL_SECONDS,
+        **kwargs: Any,
+    ) -> Manifest:
+        """A write that has begun goes on where its caller is cancelled: nobody could say whether it was carried out."""
+        seconds = min(seconds, self._seconds_to_write())
+        if seconds < LEAST_WRITE_SECONDS:
             raise NotLeadingError(f"{method} {path}")
-        return await self.call(method, path, **kwargs)
+        limit = {"timeout": f"{int(seconds * 1000)}ms"}  # the API server's own: it drops what takes longer
+        request = self.call(method, path, query={**(query or {}), **limit}, seconds=seconds, **kwargs)
+        task = asyncio.create_task(request)
+        self._writes.add(task)
+        task.add_done_callback(self._forget_write)
+        return await asyncio.shield(task)
+
+    def _forget_write(self, task: asyncio.Task[Manifest]) -> None:
+        self._writes.discard(task)
+        if not task.cancelled():
+            task.exception()  # of a write whose caller was cancelled nobody else asks for it
+
+    async def finish_writes(self) -> None:
+        """Returns when no write is in flight: after CALL_SECONDS at the latest, if none begins meanwhile."""
+        if self._writes:
+            await asyncio.wait(set(self._writes))
 
     async def call(
         self,
