@@ -1,13 +1,14 @@
-"""`python -m bench.leadership restart|kill|busy [N]`: how leadership holds, on the cluster that is up.
+"""`python -m bench.leadership restart|kill|busy|releases [N]`: how leadership holds, on the cluster that is up.
 
-
-The operator runs as processes of this machine, by the cluster's kubeconfig. Services have pools of size 0 and a router
-that no node takes, so that nothing but the operator and the API server is measured.
+No Phasewise may be installed there. The operator runs as processes of this machine, by the cluster's kubeconfig.
+Services have pools of size 0 and a router that no node takes, so that nothing but the operator and the API server is
+measured.
 
 - `restart`: N times (5), the only operator ends by TERM, and another process begins when it has ended, as a
   container is restarted: seconds from the signal to a change of that moment being applied by the new process.
   `kill`: the same by KILL.
 - `busy`: two operators beside 30 processes that compute without a pause, for N seconds (180): who led, and tracebacks.
+- `releases`: operators of two releases, twice cluster-wide and then with a namespace each: who leads, and what is said.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from e2e import cluster
+from e2e.operators import OperatorProcess
 from e2e.service import quickstart
 
 from phasewise_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, LEASE, Manifest
@@ -48,38 +49,16 @@ def manifest_of(name: str, cpu: str = "50m") -> Manifest:
     return manifest
 
 
-class OperatorProcess:
-    """`name`: as the pod's; a restarted container keeps it."""
-
-    def __init__(self, name: str, log: Path) -> None:
-        self.log = log
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        env = {"POD_NAME": name, "POD_NAMESPACE": NAMESPACE, "PHASEWISE_PORT": str(port), "USER": "bench"}
-        self._out = log.open("ab")
-        command = [sys.executable, "-m", "phasewise_operator"]
-        self.process = subprocess.Popen(command, env=os.environ | env, stdout=self._out, stderr=self._out)
-
-    def end(self, number: signal.Signals = signal.SIGTERM) -> float:
-        """Seconds until the process has ended."""
-        started = time.monotonic()
-        self.process.send_signal(number)
-        self.process.wait(timeout=30)
-        self._out.close()
-        return time.monotonic() - started
-
-
-async def router_cpu(kube: Kube, name: str) -> str:
-    live = await kube.get(DEPLOYMENT, NAMESPACE, f"{name}-router")
+async def router_cpu(kube: Kube, name: str, namespace: str) -> str:
+    live = await kube.get(DEPLOYMENT, namespace, f"{name}-router")
     if live is None:
         return ""
     return live["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"]
 
 
-async def until_applied(kube: Kube, name: str, cpu: str) -> None:
+async def until_applied(kube: Kube, name: str, cpu: str, namespace: str = NAMESPACE) -> None:
     started = time.monotonic()
-    while await router_cpu(kube, name) != cpu:
+    while await router_cpu(kube, name, namespace) != cpu:
         if time.monotonic() - started > DEADLINE:
             raise SystemExit(f"{name}: its router's Deployment has not been applied in {DEADLINE:g} s")
         await asyncio.sleep(0.02)
@@ -101,7 +80,7 @@ async def remove_services(kube: Kube) -> None:
 
 
 async def restart(kube: Kube, log: Path, number: signal.Signals, rounds: int) -> None:
-    operator = OperatorProcess("bench-0", log)
+    operator = OperatorProcess("bench-0", NAMESPACE, log)
     try:
         names = await make_services(kube)
         taken: list[float] = []
@@ -110,7 +89,7 @@ async def restart(kube: Kube, log: Path, number: signal.Signals, rounds: int) ->
             started = time.monotonic()
             ended = operator.end(number)
             await kube.apply(manifest_of(names[0], f"{60 + turn}m"))
-            operator = OperatorProcess("bench-0", log)
+            operator = OperatorProcess("bench-0", NAMESPACE, log)
             await until_applied(kube, names[0], f"{60 + turn}m")
             taken.append(time.monotonic() - started)
             print(f"{number.name}: ended after {ended:.2f} s, applied after {taken[-1]:.2f} s", flush=True)
@@ -131,7 +110,7 @@ def busy_processes() -> Iterator[None]:
 
 
 async def busy(kube: Kube, log: Path, seconds: int) -> None:
-    operators = [OperatorProcess(f"bench-{n}", log.with_suffix(f".{n}")) for n in range(2)]
+    operators = [OperatorProcess(f"bench-{n}", NAMESPACE, log.with_suffix(f".{n}")) for n in range(2)]
     try:
         names = await make_services(kube)
         before = await transitions(kube)
@@ -155,6 +134,38 @@ async def busy(kube: Kube, log: Path, seconds: int) -> None:
     print(f"terms lost: {len(LOST.findall(text))}, tracebacks: {text.count('Traceback')}, logs: {log.parent}")
 
 
+async def releases(kube: Kube, log: Path) -> None:
+    """Ends with an error where two lead that must not, or where one that should does not."""
+
+    def begin(name: str, namespace: str, watched: str = "") -> OperatorProcess:
+        lease = f"{name}-phasewise-operator"
+        return OperatorProcess(name, namespace, log.with_suffix(f".{name}"), lease, watched)
+
+    first = begin("first", NAMESPACE)
+    first.wait_for("leading as first")
+    second = begin("second", "kube-system")
+    second.wait_for("standing by: .*")
+    started = time.monotonic()
+    first.end()
+    second.wait_for("leading as second")
+    print(f"twice cluster-wide: the second led {time.monotonic() - started:.1f} s after the first was stopped")
+    third = begin("third", NAMESPACE, NAMESPACE)
+    print(f"cluster-wide and by namespace: {third.wait_for('standing by: .*')}")
+    second.end()
+    third.wait_for("leading as third")
+    fourth = begin("fourth", NAMESPACE, "kube-public")
+    fourth.wait_for("leading as fourth")
+    for name, namespace in (("leadership-0", NAMESPACE), ("leadership-1", "kube-public")):
+        manifest = manifest_of(name)
+        manifest["metadata"]["namespace"] = namespace
+        live = await kube.apply(manifest)
+        await until_applied(kube, name, "50m", namespace)
+        await kube.delete(INFERENCE_SERVICE, namespace, name, live["metadata"]["uid"])
+    print("two in one namespace, with a namespace each: both lead, and each made its service's children")
+    for operator in (third, fourth):
+        operator.end()
+
+
 async def transitions(kube: Kube) -> int:
     lease = await kube.get(LEASE, NAMESPACE, "phasewise-operator")
     return int(lease["spec"].get("leaseTransitions", 0)) if lease else 0
@@ -167,6 +178,8 @@ async def main(what: str, count: int | None) -> None:
     try:
         if what == "busy":
             await busy(kube, log, count or 180)
+        elif what == "releases":
+            await releases(kube, log)
         else:
             await restart(kube, log, signal.SIGTERM if what == "restart" else signal.SIGKILL, count or 5)
         await remove_services(kube)
@@ -176,6 +189,6 @@ async def main(what: str, count: int | None) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2 or sys.argv[1] not in ("restart", "kill", "busy"):
+    if len(sys.argv) < 2 or sys.argv[1] not in ("restart", "kill", "busy", "releases"):
         raise SystemExit(__doc__)
     asyncio.run(main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else None))
