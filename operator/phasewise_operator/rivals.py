@@ -60,7 +60,7 @@ class Releases:
     clock: Callable[[], float] = time.monotonic
     _seen: dict[Ref, Sighting] = field(default_factory=dict[Ref, Sighting])
     _said: str = ""
-    _may_list: bool = True
+    _said_forbidden: bool = False
 
     async def leading(self) -> list[Ref]:
         """Leases of other releases that are held and look after a namespace of ours. Raises KubeError."""
@@ -80,8 +80,6 @@ class Releases:
 
     async def _list(self) -> list[Manifest]:
         """Those with our label, and the one name that operators of versions before use, which set no label."""
-        if not self._may_list:
-            return []
         labelled = {"labelSelector": f"{contract.LABEL_NAME}={contract.OPERATOR_NAME}"}
         queries = (labelled, {"fieldSelector": f"metadata.name={DEFAULT_LEASE}"})
         try:
@@ -89,8 +87,9 @@ class Releases:
         except KubeError as error:
             if error.status != 403:
                 raise
-            self._may_list = False
-            log.warning("operators of other releases cannot be seen: see to it that no namespace has two (%s)", error)
+            if not self._said_forbidden:
+                log.warning("operators of other releases cannot be seen: let no namespace have two (%s)", error)
+            self._said_forbidden = True
             return []
         return [lease for answer in answers for lease in answer.get("items", [])]
 

@@ -107,6 +107,7 @@ async def test_a_term_that_ends_is_followed_by_another_and_the_lease_is_given_up
     assert leading(operator.metrics) == 0
     assert server.stored["spec"]["holderIdentity"] == ""
     assert server.holders_at_finish == ["a", "a"], "writes in flight are awaited while the Lease is held"
+    assert operator.lease.seconds_to_write() == 0, "nothing is written after the release"
 
 
 async def test_the_lease_is_renewed_while_the_main_event_loop_is_blocked() -> None:

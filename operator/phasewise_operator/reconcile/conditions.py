@@ -56,6 +56,7 @@ class Reason(StrEnum):
     NAME_CONFLICT = "NameConflict"
     APPLY_REFUSED = "ApplyRefused"
     CREATE_FAILED = "CreateFailed"
+    CONTENDED = "Contended"
 
 
 class Severity(StrEnum):
@@ -149,6 +150,7 @@ CONDITIONS: Final = (
             Reason.NAME_CONFLICT,
             Reason.APPLY_REFUSED,
             Reason.CREATE_FAILED,
+            Reason.CONTENDED,
             Reason.PODS_REFUSED,
             Reason.INVALID_SPEC,
             Reason.INTERNAL_ERROR,
