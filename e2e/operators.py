@@ -1,22 +1,69 @@
-"""The operator's pods: the leader, its metrics and its writes; to kill it, and to cut it off from an engine."""
+"""The operator's pods: the leader, its metrics and its writes; to kill it, and to cut it off from an engine. Or without
+a pod: an operator as a process of this machine."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
+import sys
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
 from e2e import cluster, kube
+from e2e.cluster.progress import wait_for
 from e2e.deploy import NAMESPACE, OPERATOR
 from phasewise_runtime import contract
 
 TABLE = "inet phasewise_e2e"
+SAID_SECONDS = 40
+
+
+class OperatorProcess:
+    """An operator as a process of this machine, by the kubeconfig in the environment, which may do everything.
+
+    `name`: as the pod's. `watched`: namespaces, comma-separated; empty: all of them.
+    """
+
+    def __init__(self, name: str, namespace: str, log: Path, lease: str = OPERATOR, watched: str = "") -> None:
+        self.log = log
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        env = {
+            contract.ENV_POD_NAME: name,
+            contract.ENV_POD_UID: name,
+            contract.ENV_NAMESPACE: namespace,
+            "PHASEWISE_LEASE_NAME": lease,
+            "PHASEWISE_WATCH_NAMESPACES": watched,
+            "PHASEWISE_PORT": str(self.port),
+        }
+        self._out = log.open("ab")
+        command = [sys.executable, "-m", "phasewise_operator"]
+        self.process = subprocess.Popen(command, env=os.environ | env, stdout=self._out, stderr=self._out)
+
+    def wait_for(self, pattern: str) -> str:
+        """The first match in its log."""
+        return wait_for(f"{pattern!r} in {self.log}", lambda: self._said(pattern), SAID_SECONDS)
+
+    def _said(self, pattern: str) -> str:
+        found = re.search(pattern, self.log.read_text())
+        return found.group() if found else ""
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> float:
+        """Seconds until the process has ended."""
+        started = time.monotonic()
+        self.process.send_signal(number)
+        self.process.wait(timeout=30)
+        self._out.close()
+        return time.monotonic() - started
 
 
 def leader() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -42,6 +43,18 @@ def test_an_idle_service_causes_no_write_but_the_lease(chat: Service) -> None:
     began = time.time()
     time.sleep(IDLE_SECONDS)  # the promise is about a stretch of time
     assert writes_since(began) == []
+
+
+def test_a_second_release_stands_by_and_says_so(phasewise: None, tmp_path: Path) -> None:
+    """Both look after all namespaces: the one that was there first leads on, and the other writes nothing but that."""
+    second = operators.OperatorProcess("second", "default", tmp_path / "second.log", "second-phasewise-operator")
+    try:
+        said = second.wait_for("standing by: .*")
+        assert f"{operators.OPERATOR} in namespace {operators.NAMESPACE} looks after all namespaces" in said
+        wait_for("an Event", lambda: [e for e in kube.find("events", namespace="default") if e.get("message") == said])
+    finally:
+        second.end()
+    assert not [one for one in kube.find("leases", namespace="default") if one["metadata"]["name"].startswith("second")]
 
 
 def editable(kind: str, name: str, namespace: str) -> str:

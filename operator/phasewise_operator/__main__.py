@@ -1,4 +1,4 @@
-"""Entry point: settings, logging, signals, the probes' server, and the operator's life (leader.py)."""
+"""Entry point: settings, logging, signals, and the operator's life (leader.py)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import sys
 
 from phasewise_operator.kube import Kube, KubeError
 from phasewise_operator.leader import Operator
-from phasewise_operator.metrics import Metrics, start_server
+from phasewise_operator.lease_thread import LeaseThread
+from phasewise_operator.metrics import Metrics
 from phasewise_operator.settings import Settings, SettingsError
 
 
@@ -21,9 +22,7 @@ async def serve(settings: Settings) -> None:
     metrics = Metrics()
     kube = await Kube.connect()
     try:
-        runner = await start_server(settings.port, metrics)
-        await Operator(settings, kube, metrics, stop).run()
-        await runner.cleanup()
+        await Operator(settings, kube, metrics, stop, LeaseThread(settings, metrics)).run()
     finally:
         await kube.close()
 

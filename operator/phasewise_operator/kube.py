@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, NamedTuple, NoReturn, cast
 
@@ -22,6 +23,8 @@ PAGE = 100
 """Objects of a page: of pods with 15 KB each some 1.5 MB, which take some 20 ms to decode."""
 WRITES = 32
 """Requests that change something, at a time: more of them only wait in the API server's queues."""
+LEAST_WRITE_SECONDS = 0.1
+"""A write with less time left is not begun: it would end without an answer."""
 _JSON = "application/json"
 _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _APPLY = "application/apply-patch+yaml"
@@ -69,17 +72,19 @@ class WatchEvent(NamedTuple):
 
 
 class Kube:
-    """`may_write` is asked before each write; what is not allowed raises NotLeadingError and sends nothing."""
+    """`seconds_to_write` is asked before each write: within so many seconds it must have ended, on the API server too.
+    Where none are left, the write raises NotLeadingError and sends nothing."""
 
     def __init__(
         self,
         connection: Connection,
-        may_write: Callable[[], bool] = lambda: True,
-        writes: asyncio.Semaphore | None = None,
+        seconds_to_write: Callable[[], float] = lambda: math.inf,
+        at_once: asyncio.Semaphore | None = None,
     ) -> None:
         self._connection = connection
-        self._may_write = may_write
-        self._writes = writes or asyncio.Semaphore(WRITES)
+        self._seconds_to_write = seconds_to_write
+        self._at_once = at_once or asyncio.Semaphore(WRITES)
+        self._writes: set[asyncio.Task[Manifest]] = set()
 
     @classmethod
     async def connect(cls) -> Kube:
@@ -89,9 +94,9 @@ class Kube:
         except NoConfigError as error:
             raise KubeError(0, "NoConfig", str(error)) from error
 
-    def gated(self, may_write: Callable[[], bool]) -> Kube:
+    def gated(self, seconds_to_write: Callable[[], float]) -> Kube:
         """The same connection with its writes behind a gate."""
-        return Kube(self._connection, may_write, self._writes)
+        return Kube(self._connection, seconds_to_write, self._at_once)
 
     async def close(self) -> None:
         await self._connection.close()
@@ -173,9 +178,39 @@ class Kube:
             if not error.gone_or_conflict:
                 raise
 
-    async def _write(self, method: str, path: str, **kwargs: Any) -> Manifest:
-        async with self._writes:
-            return await self._call(method, path, may_send=self._may_write, **kwargs)
+    async def _write(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        seconds: float = CALL_SECONDS,
+        **kwargs: Any,
+    ) -> Manifest:
+        """A write that has begun goes on where its caller is cancelled: nobody could say whether it was carried out."""
+        async with self._at_once:
+            seconds = min(seconds, self._seconds_to_write())
+            limit = {"timeout": f"{int(seconds * 1000)}ms"}  # the API server's own: it drops what takes longer
+            sent = {**(query or {}), **limit}
+            task = asyncio.create_task(
+                self._call(method, path, query=sent, seconds=seconds, may_send=self._may_write, **kwargs)
+            )
+            self._writes.add(task)
+            task.add_done_callback(self._forget_write)
+            return await asyncio.shield(task)
+
+    def _may_write(self) -> bool:
+        return self._seconds_to_write() >= LEAST_WRITE_SECONDS
+
+    def _forget_write(self, task: asyncio.Task[Manifest]) -> None:
+        self._writes.discard(task)
+        if not task.cancelled():
+            task.exception()  # of a write whose caller was cancelled nobody else asks for it
+
+    async def finish_writes(self) -> None:
+        """Returns when no write is in flight: after CALL_SECONDS at the latest, if none begins meanwhile."""
+        if self._writes:
+            await asyncio.wait(set(self._writes))
 
     async def call(
         self,

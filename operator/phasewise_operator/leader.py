@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from phasewise_operator.kinds import INFERENCE_SERVICE
 from phasewise_operator.kube import Kube, KubeError, NotLeadingError
-from phasewise_operator.lease import Election
+from phasewise_operator.lease_thread import HEARTBEAT_SECONDS, LeaseThread
 from phasewise_operator.metrics import Metrics
 from phasewise_operator.queue import WorkQueue
 from phasewise_operator.reconcile.reconciler import Reconciler
@@ -37,24 +37,32 @@ class Operator:
     kube: Kube
     metrics: Metrics
     stop: asyncio.Event
+    lease: LeaseThread
 
     async def run(self) -> None:
-        """Until `stop` is set; then the Lease is given up."""
-        election = Election(self.kube, self.settings)
+        """Until `stop` is set; then writes in flight are awaited and the Lease is given up."""
+        await self.lease.start()
+        kube = self.kube.gated(self.lease.seconds_to_write)
+        heartbeat = asyncio.create_task(self._beat())
         stopping = asyncio.create_task(self.stop.wait())
         while not self.stop.is_set():
-            leading = asyncio.create_task(self._lead(election), name="term")
-            await asyncio.wait({leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            await _end([leading])
-            self.metrics.leading.set(0)
+            term = asyncio.create_task(self._lead(kube), name="term")
+            await asyncio.wait({term, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await _end([term])
+            await kube.finish_writes()
             await asyncio.wait({stopping}, timeout=PAUSE_SECONDS)
-        await election.release()
+        await self.lease.stop()
+        await _end([heartbeat])
 
-    async def _lead(self, election: Election) -> None:
+    async def _beat(self) -> None:
+        while True:
+            self.lease.beat()
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+
+    async def _lead(self, kube: Kube) -> None:
         """One term: from acquiring the Lease until it, or anything that runs under it, ends."""
-        await election.acquire()
-        self.metrics.leading.set(1)
-        await first_to_end(election.hold(), self._act(self.kube.gated(election.leading)))
+        await self.lease.began()
+        await first_to_end(self.lease.ended(), self._act(kube))
 
     async def _act(self, kube: Kube) -> None:
         """Everything that only the leader does."""
@@ -100,7 +108,7 @@ def _explain(task: asyncio.Task[None]) -> None:
         log.warning("%s ended: %s: %s", task.get_name(), type(error).__name__, error)
 
 
-async def _end(tasks: list[asyncio.Task[None]]) -> None:
+async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

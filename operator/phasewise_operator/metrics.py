@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from aiohttp import web
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -26,6 +28,11 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         self.leading = Gauge("phasewise_operator_leading", "1 while this replica leads.", registry=self.registry)
+        self.overlapping_releases = Gauge(
+            "phasewise_operator_overlapping_releases",
+            "Leases of other releases that look after the same namespaces: above 0 this release stands by.",
+            registry=self.registry,
+        )
         self.services = Gauge("phasewise_operator_services", "InferenceServices known.", registry=self.registry)
         self.reconcile_seconds = Histogram(
             "phasewise_operator_reconcile_seconds",
@@ -51,18 +58,22 @@ class Metrics:
         self.watch_errors.labels(kind, namespace, reason).inc()
 
 
-async def start_server(port: int, metrics: Metrics) -> web.AppRunner:
-    """Serve until the runner is cleaned up. Standing by is ready too: a rollout must not wait for the Lease."""
+async def start_server(port: int, metrics: Metrics, health: Callable[[], tuple[bool, str]]) -> web.AppRunner:
+    """Serve until the runner is cleaned up. `health`: whether the operator lives, and a text for people.
 
-    async def ok(_request: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+    Standing by is ready too: a rollout must not wait for the Lease.
+    """
+
+    async def probe(_request: web.Request) -> web.Response:
+        lives, text = health()
+        return web.Response(status=200 if lives else 500, text=f"{text}\n")
 
     async def exposition(_request: web.Request) -> web.Response:
         return web.Response(body=generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     app = web.Application()
-    app.router.add_get(contract.PATH_LIVE, ok)
-    app.router.add_get(contract.PATH_READY, ok)
+    app.router.add_get(contract.PATH_LIVE, probe)
+    app.router.add_get(contract.PATH_READY, probe)
     app.router.add_get(contract.PATH_METRICS, exposition)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()

@@ -14,9 +14,13 @@ from dataclasses import dataclass, field
 
 from phasewise_runtime import contract
 
-_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+DEFAULT_LEASE = "phasewise-operator"
+"""The Lease of the release named phasewise, and of every release before each had its own."""
 
 
 class SettingsError(ValueError):
@@ -37,8 +41,11 @@ class Settings:
     """In the Lease: the pod's name, so that a restarted container takes its own Lease back at once."""
     namespace: str = "default"
     """The operator's own: its Lease lies there."""
+    pod_uid: str = ""
+    """Of the operator's own pod, for Events on it; empty outside of a cluster."""
     port: int = contract.OPERATOR_PORT
-    lease_name: str = "phasewise-operator"
+    lease_name: str = DEFAULT_LEASE
+    """One for each release: its replicas contend for it."""
     lease_seconds: float = 15.0
     """A holder that has not renewed for so long may be replaced."""
     renew_deadline_seconds: float = 10.0
@@ -64,6 +71,8 @@ class Settings:
             log_level=level,
             identity=env.get(contract.ENV_POD_NAME, base.identity),
             namespace=env.get(contract.ENV_NAMESPACE, base.namespace),
+            pod_uid=env.get(contract.ENV_POD_UID, ""),
+            lease_name=_lease_name(env.get("PHASEWISE_LEASE_NAME", base.lease_name)),
             port=_port(env.get("PHASEWISE_PORT", str(base.port))),
         )
 
@@ -87,9 +96,15 @@ def _image(env: Mapping[str, str], name: str, default: str) -> str:
 def _namespaces(text: str) -> tuple[str, ...]:
     names = tuple(sorted({n.strip() for n in text.split(",") if n.strip()}))
     for name in names:
-        if not _NAMESPACE.fullmatch(name):
+        if not _DNS_LABEL.fullmatch(name):
             raise SettingsError(f"PHASEWISE_WATCH_NAMESPACES names {name!r}; write namespace names, comma-separated")
     return names
+
+
+def _lease_name(text: str) -> str:
+    if not _DNS_LABEL.fullmatch(text):
+        raise SettingsError(f"PHASEWISE_LEASE_NAME is {text!r}; write a name such as {DEFAULT_LEASE}")
+    return text
 
 
 def _port(text: str) -> int:

@@ -66,10 +66,10 @@ async def test_a_pause_beyond_the_deadline_is_an_error_at_once(server: ApiServer
 
 
 async def test_a_write_is_not_sent_again_after_the_lease_was_lost(server: ApiServer, kube: Kube) -> None:
-    leading = iter([True, False])
+    seconds = iter([15.0, 15.0, 0.0])
     server.retry_after.extend(["1", "1"])
     with pytest.raises(NotLeadingError):
-        await kube.gated(lambda: next(leading)).apply(INTENT)
+        await kube.gated(lambda: next(seconds)).apply(INTENT)
     assert len(server.requests) == 1
 
 
@@ -78,14 +78,14 @@ async def test_writes_at_a_time_are_bounded_and_the_gate_is_asked_when_their_tur
 ) -> None:
     monkeypatch.setattr(kube_module, "WRITES", 2)
     kube = Kube(Connection(client.Configuration(host=server.url)))
-    leading = True
-    gated = kube.gated(lambda: leading)
-    await asyncio.gather(kube._writes.acquire(), kube._writes.acquire())
+    seconds = 15.0
+    gated = kube.gated(lambda: seconds)
+    await asyncio.gather(kube._at_once.acquire(), kube._at_once.acquire())
     write = asyncio.create_task(gated.apply(INTENT))
     await kube.list(SERVICE, None)
     assert server.count("PATCH") == 0
-    leading = False
-    kube._writes.release()
+    seconds = 0.0
+    kube._at_once.release()
     with pytest.raises(NotLeadingError):
         await write
     await kube.close()

@@ -15,7 +15,7 @@ from phasewise_runtime import contract
 async def address() -> AsyncIterator[str]:
     metrics = Metrics()
     metrics.leading.set(1)
-    runner = await start_server(0, metrics)
+    runner = await start_server(0, metrics, lambda: (True, "leading"))
     yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     await runner.cleanup()
 
@@ -23,7 +23,7 @@ async def address() -> AsyncIterator[str]:
 @pytest.mark.parametrize("path", [contract.PATH_LIVE, contract.PATH_READY])
 async def test_probes_are_answered_by_who_leads_and_who_does_not(path: str, address: str) -> None:
     async with aiohttp.ClientSession() as session, session.get(address + path) as answer:
-        assert (answer.status, await answer.text()) == (200, "ok\n")
+        assert (answer.status, await answer.text()) == (200, "leading\n")
 
 
 async def test_metrics_are_in_prometheus_text(address: str) -> None:

@@ -19,11 +19,14 @@ def test_values_are_taken() -> None:
             "PHASEWISE_RUNTIME_IMAGE": "example/runtime:2",
             "POD_NAME": "operator-1",
             "POD_NAMESPACE": "phasewise",
+            "POD_UID": "uid-1",
+            "PHASEWISE_LEASE_NAME": "staging-phasewise-operator",
         }
     )
     assert settings.watch_namespaces == ("a", "b")
     assert settings.logging_level == 10
-    assert (settings.identity, settings.namespace) == ("operator-1", "phasewise")
+    assert (settings.identity, settings.namespace, settings.pod_uid) == ("operator-1", "phasewise", "uid-1")
+    assert settings.lease_name == "staging-phasewise-operator"
 
 
 @pytest.mark.parametrize(
@@ -33,6 +36,8 @@ def test_values_are_taken() -> None:
         ("PHASEWISE_LOG_LEVEL", "LOUD"),
         ("PHASEWISE_IMAGE_PULL_POLICY", "Sometimes"),
         ("PHASEWISE_RUNTIME_IMAGE", " "),
+        ("PHASEWISE_LEASE_NAME", ""),
+        ("PHASEWISE_LEASE_NAME", "A Lease"),
         ("PHASEWISE_PORT", "70000"),
         ("PHASEWISE_PORT", "http"),
     ],

@@ -10,6 +10,7 @@ from phasewise_operator.kinds import DEPLOYMENT, ROLE_BINDING, Manifest, kind_of
 from phasewise_operator.kube import Kube, KubeError
 from phasewise_operator.observed import Failure, Observed, owner_uid
 from phasewise_operator.reconcile.conditions import Reason
+from phasewise_operator.reconcile.contention import Contention
 from phasewise_operator.reconcile.managed_fields import owned_fields
 from phasewise_operator.reconcile.plan import Changes
 from phasewise_operator.store import Store
@@ -19,7 +20,13 @@ log = logging.getLogger(__name__)
 
 
 async def apply_changes(
-    kube: Kube, store: Store, changes: Changes, observed: Observed, uid: str, costs: Sequence[Manifest] = ()
+    kube: Kube,
+    store: Store,
+    changes: Changes,
+    observed: Observed,
+    uid: str,
+    contention: Contention,
+    costs: Sequence[Manifest] = (),
 ) -> list[Failure]:
     """Raises NotLeadingError as soon as a write is not allowed any more; every other failure is returned.
 
@@ -30,7 +37,7 @@ async def apply_changes(
     failures = [f for f in created if f]
     await asyncio.gather(*(_annotate_deletion_cost(kube, m) for m in costs))
     for wave in _waves(changes.write):
-        results = await asyncio.gather(*(_write(kube, store, m, observed, uid) for m in wave))
+        results = await asyncio.gather(*(_write(kube, store, m, observed, uid, contention) for m in wave))
         failures += [f for f in results if f]
     if not any(f.kind == DEPLOYMENT.name for f in failures):
         await asyncio.gather(*(_remove(kube, m) for m in changes.remove))
@@ -43,9 +50,13 @@ def _waves(manifests: Sequence[Manifest]) -> list[list[Manifest]]:
     return [[m for m in manifests if (m["kind"] in later) is second] for second in (False, True)]
 
 
-async def _write(kube: Kube, store: Store, intent: Manifest, observed: Observed, uid: str) -> Failure | None:
+async def _write(
+    kube: Kube, store: Store, intent: Manifest, observed: Observed, uid: str, contention: Contention
+) -> Failure | None:
     kind, name = kind_of(intent), intent["metadata"]["name"]
     try:
+        if contended := await contention.check(kube, intent):
+            return contended
         if (kind.name, name) not in observed.children:
             await _get_ours(kube, intent, uid)
         store.put(kind, await kube.apply(intent))

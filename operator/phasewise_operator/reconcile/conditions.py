@@ -56,6 +56,7 @@ class Reason(StrEnum):
     NAME_CONFLICT = "NameConflict"
     APPLY_REFUSED = "ApplyRefused"
     CREATE_FAILED = "CreateFailed"
+    CONTENDED = "Contended"
     CHILDREN_UNKNOWN = "ChildrenUnknown"
 
 
@@ -151,6 +152,7 @@ CONDITIONS: Final = (
             Reason.NAME_CONFLICT,
             Reason.APPLY_REFUSED,
             Reason.CREATE_FAILED,
+            Reason.CONTENDED,
             Reason.PODS_REFUSED,
             Reason.CHILDREN_UNKNOWN,
             Reason.INVALID_SPEC,

@@ -10,7 +10,7 @@ import contextlib
 import datetime
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from pydantic import ValidationError
@@ -21,6 +21,7 @@ from phasewise_operator.observed import Failure, Observed
 from phasewise_operator.reconcile import report
 from phasewise_operator.reconcile.apply import apply_changes
 from phasewise_operator.reconcile.conditions import READY, RECONCILING, ConditionUpdate, Reason
+from phasewise_operator.reconcile.contention import Contention
 from phasewise_operator.reconcile.deletion_cost import deletion_costs
 from phasewise_operator.reconcile.observe import observe
 from phasewise_operator.reconcile.plan import Changes, make_plan, repair_changes
@@ -67,6 +68,7 @@ class Reconciler:
     resync_seconds: float
     recommender: Recommender
     status: StatusWriter
+    contention: Contention = field(default_factory=Contention)
 
     async def reconcile(self, key: Key) -> Result:
         """Raises KubeError where the API server does not do what no pass can go on without."""
@@ -130,7 +132,7 @@ class Reconciler:
             return []
         if await self._is_stale(live):
             return None
-        return await apply_changes(self.kube, self.store, changes, observed, ctx.uid, costs)
+        return await apply_changes(self.kube, self.store, changes, observed, ctx.uid, self.contention, costs)
 
     async def _is_stale(self, live: Manifest) -> bool:
         """Asks the API server itself, and puts in the store what the watch has not shown yet."""
@@ -161,6 +163,7 @@ class Reconciler:
 
 
 def _log_failures(key: Key, failures: Sequence[Failure]) -> None:
+    failures = [f for f in failures if f.reason != Reason.CONTENDED]  # is logged once where it is found
     if failures:
         first = failures[0]
         text = "%s/%s: %d children could not be written; the first: %s %s: %s"
