@@ -81,11 +81,11 @@ def test_metrics_of_the_engine_that_are_not_complete_are_left_out(launcher: Laun
 def test_a_connection_serves_several_scrapes(launcher: Launcher) -> None:
     launcher.serving()
     connection = HTTPConnection("127.0.0.1", launcher.port, timeout=5)
+    connection.connect()
+    connection.auto_open = 0
     for _ in range(3):
         connection.request("GET", "/metrics")
         assert b"vllm:" in connection.getresponse().read()
-        connected, connection.auto_open = connection.sock, 0
-    assert connected is not None
 
 
 def test_the_engine_is_reached_directly_whatever_proxy_is_set(launcher: Launcher) -> None:
