@@ -119,7 +119,7 @@ def serve(
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"  # keeps the connection between two scrapes
         timeout = _IDLE_SECONDS
-        wbufsize = -1  # head and body in one packet: the second would wait for the first one's acknowledgement
+        disable_nagle_algorithm = True  # the body would wait for the acknowledgement of the head, some 40 ms
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
