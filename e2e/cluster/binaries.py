@@ -119,12 +119,17 @@ def linker_flags(wanted: Versions) -> str:
 def programs(settings: Settings) -> Mapping[str, Path]:
     """Every program's path; builds them first where they are not there yet."""
     wanted = versions((SOURCE / "go.mod").read_text())
+    kubernetes, firewall = modules(wanted)
     found = _found(wanted)
     if not found:
-        folder = _built(settings, _kubernetes(wanted))
+        folder = _built(settings, kubernetes)
         found = {name: folder / name for name in KUBERNETES}
     own = shutil.which(FIREWALL)
-    return {**found, FIREWALL: Path(own) if own else _built(settings, _firewall()) / FIREWALL}
+    return {**found, FIREWALL: Path(own) if own else _built(settings, firewall) / FIREWALL}
+
+
+def modules(wanted: Versions) -> tuple[Module, Module]:
+    return _kubernetes(wanted), _firewall()
 
 
 def _kubernetes(wanted: Versions) -> Module:
