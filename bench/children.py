@@ -37,7 +37,7 @@ def expected_children() -> Counter[str]:
     """Number of children by kind, as the operator itself plans them."""
     manifest = manifest_of("bench")
     manifest["metadata"] |= {"uid": "", "generation": 1}
-    ctx = Context.of(manifest, Images("runtime", "engine", "IfNotPresent"))
+    ctx = Context.of(manifest, Images("runtime", "engine", "IfNotPresent"), metrics_readers=())
     return Counter(child["kind"] for child in make_plan(ctx, Observed()).desired)
 
 

@@ -29,6 +29,7 @@ FILES = (
     "test_conditions",
     "test_scaling",
     "test_reconcile",
+    "test_network",
     "test_serving",
     "test_faults",
 )

@@ -21,7 +21,7 @@ DEMO, DEMO_NAMESPACE = "quickstart", "default"
 def bring_up() -> str:
     """The CPU engine's image, as the cluster knows it. Idempotent: what is there already is left as it is."""
     selected = cluster.selected()
-    with step("cluster: Kubernetes 1.34 in a network namespace (10 s; built once, some 6 minutes)"):
+    with step("cluster: Kubernetes 1.34 in a network namespace (10 s; built once, some 8 minutes)"):
         selected.up()
     os.environ["KUBECONFIG"] = str(selected.kubeconfig_path())
     with step("images: operator, runtime, CPU engine (the first time some 5 minutes, nothing where nothing changed)"):

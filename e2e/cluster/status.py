@@ -87,5 +87,5 @@ def version(name: str, programs: Mapping[str, Path]) -> str:
     except ClusterError:
         return "not installed"
     arguments = VERSION_ARGUMENTS.get(name, ["--version"])
-    output = subprocess.run([program, *arguments], capture_output=True, text=True, check=False).stdout
-    return output.strip().partition("\n")[0]
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+    return (done.stdout or done.stderr).strip().partition("\n")[0]

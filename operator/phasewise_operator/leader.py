@@ -20,7 +20,7 @@ from phasewise_operator.queue import WorkQueue
 from phasewise_operator.reconcile.reconciler import Reconciler
 from phasewise_operator.reconcile.status_writer import EventRecorder, StatusWriter
 from phasewise_operator.reconcile.worker import Worker
-from phasewise_operator.render.context import Images
+from phasewise_operator.render.context import Images, PodPeer
 from phasewise_operator.scaling.loop import Deps, Loop
 from phasewise_operator.scaling.scrape import Scraper
 from phasewise_operator.settings import Settings
@@ -73,7 +73,8 @@ class Operator:
         images = Images(settings.runtime_image, settings.engine_image, settings.image_pull_policy)
         loop = Loop(Deps(store, queue, images, self.metrics.scaling, Scraper()))
         status = StatusWriter(kube, store, EventRecorder(kube))
-        reconciler = Reconciler(kube, store, images, settings.resync_seconds, loop, status)
+        readers = metrics_readers(settings)
+        reconciler = Reconciler(kube, store, images, settings.resync_seconds, loop, status, readers)
         worker = Worker(queue, reconciler, self.metrics)
         await first_to_end(
             Watches(kube, store, namespaces, self.metrics.count_watch_error, (queue.add, loop.service_changed)).run(),
@@ -87,6 +88,15 @@ class Operator:
         while not await _is_served(kube):
             log.warning("no CRD %s.%s: install the chart with crds.install, or apply crds/", kind.plural, kind.group)
             await asyncio.sleep(self.settings.retry_seconds)
+
+
+def metrics_readers(settings: Settings) -> tuple[PodPeer, ...] | None:
+    """As in Context: this operator's pods, also those that stand by, and the monitoring system's."""
+    if not settings.network_policy:
+        return None
+    own = PodPeer(settings.namespace, settings.pod_labels)
+    monitoring = PodPeer(settings.monitoring_namespace, settings.monitoring_pod_labels)
+    return (own, monitoring) if settings.monitoring_namespace else (own,)
 
 
 async def first_to_end(*work: Coroutine[Any, Any, None]) -> None:

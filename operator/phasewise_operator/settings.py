@@ -5,12 +5,14 @@ The chart sets every one of them. Imports nothing of the operator.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 from phasewise_runtime import contract
 
@@ -46,6 +48,14 @@ class Settings:
     port: int = contract.OPERATOR_PORT
     lease_name: str = DEFAULT_LEASE
     """One for each release: its replicas contend for it."""
+    network_policy: bool = True
+    """Whether services get NetworkPolicies."""
+    pod_labels: Mapping[str, str] = field(default_factory=lambda: {contract.LABEL_NAME: "phasewise-operator"})
+    """Of the operator's own pods, by which NetworkPolicies let them read metrics."""
+    monitoring_namespace: str = ""
+    """Its pods may read metrics, too; empty: there is none."""
+    monitoring_pod_labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Of pods in monitoring_namespace; empty: all of them."""
     lease_seconds: float = 15.0
     """A holder that has not renewed for so long may be replaced."""
     renew_deadline_seconds: float = 10.0
@@ -74,6 +84,10 @@ class Settings:
             pod_uid=env.get(contract.ENV_POD_UID, ""),
             lease_name=_lease_name(env.get("PHASEWISE_LEASE_NAME", base.lease_name)),
             port=_port(env.get("PHASEWISE_PORT", str(base.port))),
+            network_policy=_boolean(env, "PHASEWISE_NETWORK_POLICY", base.network_policy),
+            pod_labels=_labels(env, "PHASEWISE_POD_LABELS") or base.pod_labels,
+            monitoring_namespace=_namespace(env, "PHASEWISE_MONITORING_NAMESPACE"),
+            monitoring_pod_labels=_labels(env, "PHASEWISE_MONITORING_POD_LABELS"),
         )
 
     @property
@@ -105,6 +119,31 @@ def _lease_name(text: str) -> str:
     if not _DNS_LABEL.fullmatch(text):
         raise SettingsError(f"PHASEWISE_LEASE_NAME is {text!r}; write a name such as {DEFAULT_LEASE}")
     return text
+def _namespace(env: Mapping[str, str], name: str) -> str:
+    value = env.get(name, "").strip()
+    if value and not _NAMESPACE.fullmatch(value):
+        raise SettingsError(f"{name} is {value!r}; write the name of a namespace, or leave it out")
+    return value
+
+
+def _boolean(env: Mapping[str, str], name: str, default: bool) -> bool:
+    text = env.get(name, str(default)).lower()
+    _one_of(name, text, ("true", "false"))
+    return text == "true"
+
+
+def _labels(env: Mapping[str, str], name: str) -> dict[str, str]:
+    """Labels as JSON. What is not understood must not become no labels: those select all pods."""
+    text = env.get(name, "").strip() or "{}"
+    try:
+        found: object = json.loads(text)
+    except ValueError:
+        found = None
+    if isinstance(found, dict):
+        labels = cast("dict[object, object]", found)
+        if all(isinstance(part, str) for item in labels.items() for part in item):
+            return cast("dict[str, str]", labels)
+    raise SettingsError(f'{name} is {text!r}; write labels as JSON, such as {{"app": "prometheus"}}')
 
 
 def _port(text: str) -> int:

@@ -48,7 +48,7 @@ ANNOTATION_DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 ENGINE_PORT: Final = 8000
 """vLLM's OpenAI API and /metrics, on the pod's address."""
 LAUNCHER_PORT: Final = 8001
-"""The launcher's own probes and metrics."""
+"""The launcher's probes, and its metrics followed by the engine's: a scraper needs no way to the engine's API."""
 NIXL_SIDE_CHANNEL_PORT: Final = 5600
 ROUTER_PORT: Final = 8080
 """The router's OpenAI API."""
@@ -100,6 +100,9 @@ ENV_NAMESPACE: Final = "POD_NAMESPACE"
 # --- metrics that one side exports and the other reads ------------------------------------------------------
 METRIC_KV_TRANSFER_OK: Final = "phasewise_router_kv_transfer_ok"
 """Gauge by prefill pod: 1 if the last KV transfer led to a first token, 0 if prefill answered without KV parameters."""
+METRIC_ENGINE_UP: Final = "phasewise_launcher_engine_up"
+"""Gauge of the launcher, on a line without labels: 1 where the engine's metrics follow in the same exposition, 0 where
+they could not be read. A launcher without it does not pass them on."""
 METRIC_TTFT: Final = "phasewise_router_ttft_seconds"
 """Histogram of requests."""
 METRIC_TTFT_PHASE: Final = "phasewise_router_ttft_phase_seconds"

@@ -18,6 +18,20 @@ Manifest = dict[str, Any]
 Render = Callable[..., list[Manifest]]
 
 
+def of_kind(manifests: list[Manifest], kind: str) -> list[Manifest]:
+    return [manifest for manifest in manifests if manifest["kind"] == kind]
+
+
+def the_container(manifests: list[Manifest]) -> Manifest:
+    (deployment,) = of_kind(manifests, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    return container
+
+
+def environment(manifests: list[Manifest]) -> dict[str, str]:
+    return {entry["name"]: entry["value"] for entry in the_container(manifests)["env"] if "value" in entry}
+
+
 def _helm() -> str:
     """The user's helm, or the one that the local cluster has built."""
     built = settings_from(os.environ, Path.home()).cache.glob("bin/*/helm")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import tomllib
 import yaml
+from tests.chart.conftest import environment, of_kind, the_container
 
 from phasewise_operator import __version__
 from phasewise_operator.kinds import CHILD_KINDS, EVENT, INFERENCE_SERVICE, POD, POOL_SCALER
@@ -25,20 +26,6 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 WRITE = {"get", "list", "watch", "create", "patch", "delete"}
 READ = {"get", "list", "watch"}
-
-
-def of_kind(manifests: list[Manifest], kind: str) -> list[Manifest]:
-    return [manifest for manifest in manifests if manifest["kind"] == kind]
-
-
-def the_container(manifests: list[Manifest]) -> Manifest:
-    (deployment,) = of_kind(manifests, "Deployment")
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    return container
-
-
-def environment(manifests: list[Manifest]) -> dict[str, str]:
-    return {entry["name"]: entry["value"] for entry in the_container(manifests)["env"] if "value" in entry}
 
 
 def granted(role: Manifest) -> dict[tuple[str, str], set[str]]:
@@ -258,6 +245,8 @@ def test_a_service_monitor_finds_the_metrics(render: Render) -> None:
         ('resources={"limits":{"memory":"1GB"}}', "at '/resources/limits/memory': '1GB' does not match pattern"),
         ('resources={"cpu":1}', "at '/resources': additional properties 'cpu' not allowed"),
         ('nodeSelector={"gpu":true}', "at '/nodeSelector/gpu': got boolean, want string"),
+        ('networkPolicy.enabled="no"', "at '/networkPolicy/enabled': got string, want boolean"),
+        ('networkPolicy.monitoringNamespace="Prom"', "at '/networkPolicy/monitoringNamespace': 'Prom' does not match"),
         ('serviceMonitor.interval="often"', "at '/serviceMonitor/interval': 'often' does not match pattern"),
     ],
 )

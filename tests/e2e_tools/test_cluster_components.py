@@ -13,7 +13,7 @@ import pytest
 import tomllib
 from cryptography import x509
 from e2e.cluster import configuration, dns
-from e2e.cluster.binaries import PROGRAMS, SOURCE, linker_flags, versions
+from e2e.cluster.binaries import PROGRAMS, SOURCE, linker_flags, modules, versions
 from e2e.cluster.components import COMPONENTS, command_lines
 from e2e.cluster.node import cgroup_parents
 from e2e.cluster.pki import CLUSTER_CA, FRONT_PROXY_CA, LEAVES, SERVICE_ACCOUNTS, Leaf, ensure_certificates
@@ -21,6 +21,7 @@ from e2e.cluster.settings import API_SERVICE_IP, NODE_IP, settings_from
 
 NOW = datetime.datetime(2030, 1, 1, tzinfo=datetime.timezone.utc)
 SETTINGS = settings_from({"PHASEWISE_CACHE": "/c", "PHASEWISE_STATE": "/s"}, Path("/home/ada"))
+MODULES = modules(versions((SOURCE / "go.mod").read_text()))
 COMMANDS = command_lines(SETTINGS, {name: Path("/bin") / name for name in PROGRAMS}, "/usr/bin/containerd")
 
 
@@ -84,6 +85,16 @@ def test_programs_report_the_versions_that_the_module_file_names() -> None:
     assert f"version.version={required.helm}" in flags
     replaced = re.findall(r"=> k8s\.io/\S+ (v0\S+)", (SOURCE / "go.mod").read_text())
     assert set(replaced) == {required.kubernetes.replace("v1.", "v0.")}
+
+
+def test_kube_router_is_a_firewall_only_and_is_built_apart() -> None:
+    assert {"--run-firewall=true", "--run-router=false", "--run-service-proxy=false"} <= set(COMMANDS["kube-router"])
+    kubernetes, firewall = MODULES
+    assert kubernetes.folder(SETTINGS) != firewall.folder(SETTINGS)
+    required = re.search(r"cloudnativelabs/kube-router/v2 (v\S+)", (firewall.source / "go.mod").read_text())
+    assert required is not None
+    assert firewall.linker_flags.endswith(f".Version={required[1]}")
+    assert required[1] in (firewall.source / "go.sum").read_text(), "no checksum is asked for elsewhere"
 
 
 V1 = """30 24 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755

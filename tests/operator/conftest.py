@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from phasewise_operator.api.spec import InferenceServiceSpec
-from phasewise_operator.render.context import Context, Images
+from phasewise_operator.render.context import Context, Images, PodPeer
 
 Spec = dict[str, Any]
 MakeContext = Callable[..., Context]
 DEADLINE = 5.0
+READERS = (PodPeer("phasewise", {"app.kubernetes.io/name": "phasewise-operator"}), PodPeer("monitoring"))
 IMAGES = Images("phasewise/runtime:1", "vllm/vllm-openai:v0.32.0", "IfNotPresent")
 
 
@@ -33,7 +34,7 @@ def minimal_spec(**changes: Any) -> Spec:
 def make_context() -> MakeContext:
     def make(name: str = "chat", **changes: Any) -> Context:
         spec = InferenceServiceSpec.model_validate(minimal_spec(**changes))
-        return Context("default", name, f"uid-{name}", spec, IMAGES)
+        return Context("default", name, f"uid-{name}", spec, IMAGES, metrics_readers=READERS)
 
     return make
 

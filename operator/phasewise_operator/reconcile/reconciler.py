@@ -28,7 +28,7 @@ from phasewise_operator.reconcile.plan import Changes, make_plan, repair_changes
 from phasewise_operator.reconcile.report import RoleView, role_views
 from phasewise_operator.reconcile.status import scaler_statuses, status_of
 from phasewise_operator.reconcile.status_writer import StatusWriter
-from phasewise_operator.render.context import Context, Images, RenderError
+from phasewise_operator.render.context import Context, Images, PodPeer, RenderError
 from phasewise_operator.scaling.types import Recommendation
 from phasewise_operator.store import Key, Store
 
@@ -68,6 +68,8 @@ class Reconciler:
     resync_seconds: float
     recommender: Recommender
     status: StatusWriter
+    metrics_readers: tuple[PodPeer, ...] | None = None
+    """As in Context."""
     contention: Contention = field(default_factory=Contention)
 
     async def reconcile(self, key: Key) -> Result:
@@ -80,7 +82,7 @@ class Reconciler:
         if unread:
             return await self._hold(live, unread)
         try:
-            ctx = Context.of(live, self.images)
+            ctx = Context.of(live, self.images, self.metrics_readers)
         except ValidationError as error:
             return await self._refuse(live, _readable(error))
         observed = await observe(self.store, self.kube, key, ctx.uid)

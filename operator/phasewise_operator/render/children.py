@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from phasewise_operator.api.pool import PoolScalerStatus
 from phasewise_operator.kinds import DISRUPTION_BUDGET, POOL_SCALER, SERVICE_ACCOUNT, Manifest
 from phasewise_operator.render.context import Context, digest, role_labels, selector
+from phasewise_operator.render.network import network_policies
 from phasewise_operator.render.router import router_children
 from phasewise_runtime import contract
 
@@ -18,7 +19,7 @@ from phasewise_runtime import contract
 def constant_children(ctx: Context) -> list[Manifest]:
     """The bare children whose number does not depend on sizes: all but the engines' Deployments and the PoolScalers."""
     budgets = [disruption_budget(ctx, role) for role in (*ctx.pools, contract.ROUTER)]
-    return [engine_account(ctx), *router_children(ctx), *budgets]
+    return [engine_account(ctx), *network_policies(ctx), *router_children(ctx), *budgets]
 
 
 def stamp(ctx: Context, children: Iterable[Manifest]) -> list[Manifest]:

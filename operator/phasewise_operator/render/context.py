@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from phasewise_operator.api.pool import Pool
@@ -28,6 +29,14 @@ class Images:
 
 
 @dataclass(frozen=True)
+class PodPeer:
+    """Pods that a NetworkPolicy lets in: those of a namespace with these labels; all of it where there are none."""
+
+    namespace: str
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True)
 class Context:
     namespace: str
     name: str
@@ -36,15 +45,18 @@ class Context:
     images: Images
     generation: int = 0
     """metadata.generation of the spec."""
+    metrics_readers: tuple[PodPeer, ...] | None = None
+    """Who may read the metrics of engines and routers: the operator's pods, and those of a monitoring system. None: the
+    service gets no NetworkPolicy."""
     router_account: str | None = None
     """Uid of the router's ServiceAccount if it was created after the routers: the tokens that they hold are void."""
 
     @classmethod
-    def of(cls, live: Manifest, images: Images) -> Context:
+    def of(cls, live: Manifest, images: Images, metrics_readers: tuple[PodPeer, ...] | None = None) -> Context:
         """The context of a live InferenceService; raises pydantic's ValidationError for a spec that is not valid."""
         meta = live["metadata"]
         spec = InferenceServiceSpec.model_validate(live.get("spec", {}))
-        return cls(meta["namespace"], meta["name"], meta["uid"], spec, images, meta["generation"])
+        return cls(meta["namespace"], meta["name"], meta["uid"], spec, images, meta["generation"], metrics_readers)
 
     @property
     def model_name(self) -> str:

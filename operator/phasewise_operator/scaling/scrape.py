@@ -1,7 +1,8 @@
 """Scrapes metrics over HTTP. I/O.
 
 A round takes as long as its slowest pod and at most TIMEOUT_SECONDS, however many pods are dead. Nothing is tried
-again: the next round is the next try.
+again: the next round is the next try. An engine's metrics come from its launcher's port: the service's NetworkPolicy
+lets the operator reach no other.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ TIMEOUT_SECONDS: Final = 1.5
 MAX_BYTES: Final = 8 * 2**20
 """A hundred times an exposition of today: what is larger is something else."""
 PORTS: Final = {
-    contract.PREFILL: contract.ENGINE_PORT,
-    contract.DECODE: contract.ENGINE_PORT,
+    contract.PREFILL: contract.LAUNCHER_PORT,
+    contract.DECODE: contract.LAUNCHER_PORT,
     contract.ROUTER: contract.ROUTER_ADMIN_PORT,
 }
 CONNECTIONS: Final = 4096
@@ -37,6 +38,9 @@ CONNECTIONS_PER_POD: Final = 4
 KEEP_ALIVE: Final = 4.0
 """Seconds. vLLM's server closes a connection after 5 idle seconds; to close first spares a failed request.
 Services that are scraped slowly hold no connection in between."""
+
+_ENGINE_UP: Final = f"\n{contract.METRIC_ENGINE_UP} ".encode()
+"""Begins the launcher's line that says whether the engine's metrics follow."""
 
 Reason: TypeAlias = Literal["timeout", "refused", "status", "too_large", "malformed"]
 
@@ -52,8 +56,10 @@ class ScrapeError:
 class Scraper:
     """One session for all services: `async with Scraper() as scraper`."""
 
-    def __init__(self, ports: Mapping[str, int] = PORTS) -> None:
+    def __init__(self, ports: Mapping[str, int] = PORTS, engine_port: int = contract.ENGINE_PORT) -> None:
+        """`ports` by role. `engine_port`: where an engine's metrics are whose launcher does not pass them on."""
         self._ports = ports
+        self._engine_port = engine_port
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -95,7 +101,8 @@ class Scraper:
 
     async def _scrape(self, target: ScrapeTarget) -> Scrape | ScrapeError:
         try:
-            body = await self._body(target)
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                body = await self._exposition(target)
         except TimeoutError:
             return ScrapeError("timeout", f"no complete answer within {TIMEOUT_SECONDS:g} s")
         except aiohttp.ClientPayloadError as error:
@@ -110,9 +117,20 @@ class Scraper:
         is_valid = isinstance(parsed, ParsedMetrics)
         return Scrape(time.monotonic(), parsed) if is_valid else ScrapeError("malformed", parsed.message)
 
-    async def _body(self, target: ScrapeTarget) -> bytes | ScrapeError:
-        url = metrics_url(target.address, self._ports[target.role])
-        async with self._open.get(url, allow_redirects=False) as answer:
+    async def _exposition(self, target: ScrapeTarget) -> bytes | ScrapeError:
+        """Of an engine of the version before, whose launcher has its own metrics only, from the engine itself: a paused
+        service keeps such pods, and no NetworkPolicy. Where one is enforced this is refused until they are replaced."""
+        body = await self._body(target.address, self._ports[target.role])
+        if isinstance(body, ScrapeError) or target.role == contract.ROUTER:
+            return body
+        if _ENGINE_UP + b"0\n" in body:
+            return ScrapeError("refused", "the launcher could not read the metrics of the engine")
+        if _ENGINE_UP not in body and b"\nphasewise_launcher_" in body:
+            return await self._body(target.address, self._engine_port)
+        return body
+
+    async def _body(self, address: str, port: int) -> bytes | ScrapeError:
+        async with self._open.get(metrics_url(address, port), allow_redirects=False) as answer:
             if answer.status != 200:
                 return ScrapeError("status", f"HTTP status {answer.status}")
             body = bytearray()

@@ -27,7 +27,7 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED_SIGNALS)
     telemetry = Telemetry(config)
     supervisor = Supervisor(config, environment, telemetry)
-    server = serve(telemetry, config.launcher_port, supervisor.engine_healthy)
+    server = serve(telemetry, config.launcher_port, supervisor.engine_healthy, supervisor.engine_metrics)
     try:
         return supervisor.run()
     finally:

@@ -32,6 +32,8 @@ from phasewise_runtime.model_uri import ModelUriError, model_location
 _TICK_SECONDS: Final = 0.5
 _KILL_GRACE_SECONDS: Final = 2
 _PREFLIGHT_SECONDS: Final = 300
+_MAX_BYTES: Final = 8 * 2**20
+"""Of an answer of the engine: its exposition has a hundredth of it."""
 _DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Reaches the engine directly: a proxy in the pod's environment is ignored."""
 
@@ -60,6 +62,10 @@ class Supervisor:
 
     def engine_healthy(self) -> bool:
         return self._get("/health") is not None
+
+    def engine_metrics(self) -> bytes | None:
+        """The engine's exposition; None where it does not answer completely."""
+        return self._get(contract.PATH_METRICS)
 
     def run(self) -> int:
         """Run all phases; returns the exit code, and writes the termination message where it is not 0."""
@@ -181,13 +187,15 @@ class Supervisor:
             raise LaunchError(EXIT_ENGINE, f"the engine {_ending(code)} in phase {phase}", child.last_lines())
 
     def _drain_state(self) -> DrainState | None:
-        exposition = self._get("/metrics")
-        return None if exposition is None else parse_drain_state(exposition)
+        exposition = self.engine_metrics()
+        return None if exposition is None else parse_drain_state(exposition.decode(errors="replace"))
 
-    def _get(self, path: str) -> str | None:
+    def _get(self, path: str) -> bytes | None:
+        """None where there is no answer, an error, or an answer that is cut off or larger than _MAX_BYTES."""
         try:
             with _DIRECT.open(f"http://127.0.0.1:{self._config.engine_port}{path}", timeout=5) as answer:
-                return answer.read().decode(errors="replace")
+                body = answer.read(_MAX_BYTES)
+                return None if answer.read(1) or answer.length else body
         except (OSError, HTTPException, urllib.error.URLError):
             return None
 

@@ -1,10 +1,12 @@
-"""The launcher's own state as probes and metrics on its port; vLLM's metrics stay on vLLM's.
+"""The launcher's state as probes and metrics on its port, and the engine's metrics after its own.
 
-`Telemetry` is what the supervisor reports into; the HTTP server reads it from its own threads.
+`Telemetry` is what the supervisor reports into; the HTTP server reads it from its own threads. Of the engine it passes
+on /metrics and nothing else: who may scrape a pod need not be able to ask its engine for tokens.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -25,6 +27,8 @@ DRAINING: Final = "draining"
 PHASES: Final = (PREFLIGHT, MODEL, ENGINE, SERVING, DRAINING)
 
 _STUCK_SECONDS: Final = 60
+_IDLE_SECONDS: Final = 10
+"""An idle connection is closed after so long: more than the operator keeps one, so that it is not closed under it."""
 
 
 class Telemetry:
@@ -76,12 +80,27 @@ class Telemetry:
     def alive(self) -> bool:
         return time.monotonic() - self._beat < _STUCK_SECONDS
 
-    def exposition(self) -> bytes:
+    def exposition(self, engine: bytes | None) -> bytes:
+        """`engine`: the engine's exposition, None where it could not be read. It is not parsed: its families have other
+        names, so the two together are one exposition."""
         self._seconds.labels(self.phase).set(time.monotonic() - self._since)
-        return generate_latest(self.registry)
+        name, value = contract.METRIC_ENGINE_UP, int(engine is not None)
+        up = f"# HELP {name} 1 if the engine's metrics follow\n# TYPE {name} gauge\n{name} {value}\n"
+        return generate_latest(self.registry) + up.encode() + (engine or b"")
 
 
-def serve(telemetry: Telemetry, port: int, engine_healthy: Callable[[], bool]) -> ThreadingHTTPServer:
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that did not wait for its answer is no error of ours, and no traceback in the engine's log."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)  # pyright: ignore[reportArgumentType]
+
+
+def serve(
+    telemetry: Telemetry, port: int, engine_healthy: Callable[[], bool], engine_metrics: Callable[[], bytes | None]
+) -> ThreadingHTTPServer:
     """Answer probes and metrics until the process ends; the caller keeps the server only to close it."""
 
     def ready() -> tuple[bool, str]:
@@ -98,10 +117,14 @@ def serve(telemetry: Telemetry, port: int, engine_healthy: Callable[[], bool]) -
     }
 
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # keeps the connection between two scrapes
+        timeout = _IDLE_SECONDS
+        disable_nagle_algorithm = True  # the body would wait for the acknowledgement of the head, some 40 ms
+
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             if path == contract.PATH_METRICS:
-                self._answer(200, telemetry.exposition(), CONTENT_TYPE_LATEST)
+                self._answer(200, telemetry.exposition(engine_metrics()), CONTENT_TYPE_LATEST)
             elif probe := probes.get(path):
                 good, text = probe()
                 self._answer(200 if good else 503, f"{'ok' if good else 'not ok'}: {text}\n".encode(), "text/plain")
@@ -118,7 +141,6 @@ def serve(telemetry: Telemetry, port: int, engine_healthy: Callable[[], bool]) -
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
             """Probes come every few seconds: no line for each."""
 
-    server = ThreadingHTTPServer(("", port), Handler)
-    server.daemon_threads = True
+    server = _Server(("", port), Handler)
     threading.Thread(target=server.serve_forever, name="launcher-http", daemon=True).start()
     return server

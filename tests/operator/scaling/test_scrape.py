@@ -66,8 +66,8 @@ class Pods:
         for server in self._servers:
             server.close()
 
-    def scraper(self) -> Scraper:
-        return Scraper(dict.fromkeys((contract.ROUTER, *contract.ENGINE_ROLES), self.port))
+    def scraper(self, engine_port: int = 9) -> Scraper:
+        return Scraper(dict.fromkeys((contract.ROUTER, *contract.ENGINE_ROLES), self.port), engine_port)
 
 
 @pytest.fixture
@@ -98,6 +98,62 @@ async def test_connections_are_kept_between_rounds(pods: Pods) -> None:
         for _ in range(3):
             assert isinstance((await scraper.scrape([engine]))[engine.uid], Scrape)
     assert pods.connections == {"127.0.0.1": 1}
+
+
+def launcher_metrics(up: int | None) -> bytes:
+    """`up`: None for a launcher of the version before, which passes no metrics of the engine on."""
+    own = b'# TYPE phasewise_launcher_phase gauge\nphasewise_launcher_phase{phase="serving"} 1.0\n'
+    return own if up is None else own + f"{contract.METRIC_ENGINE_UP} {up}\n".encode()
+
+
+async def test_an_engines_metrics_come_from_its_launcher(pods: Pods) -> None:
+    engine = await pods.start("127.0.0.1", says(http(launcher_metrics(1) + ENGINE_METRICS)))
+    async with pods.scraper() as scraper:
+        found = (await scraper.scrape([engine]))[engine.uid]
+    assert isinstance(found, Scrape)
+    assert found.metrics.counters[families.TOKENS]
+    assert scrape.PORTS[contract.PREFILL] == scrape.PORTS[contract.DECODE] == contract.LAUNCHER_PORT
+
+
+async def test_an_engine_that_its_launcher_could_not_read_is_unknown_and_is_not_asked_itself(pods: Pods) -> None:
+    target = await pods.start("127.0.0.1", says(http(launcher_metrics(0))))
+    engine = Pods()
+    await engine.start("127.0.0.1", says(http(ENGINE_METRICS)))
+    async with pods.scraper(engine.port) as scraper:
+        found = (await scraper.scrape([target]))[target.uid]
+    engine.close()
+    assert found == ScrapeError("refused", "the launcher could not read the metrics of the engine")
+    assert engine.connections == {}
+
+
+async def test_an_engine_of_the_version_before_is_read_itself(pods: Pods) -> None:
+    target = await pods.start("127.0.0.1", says(http(launcher_metrics(None))))
+    engine = Pods()
+    await engine.start("127.0.0.1", says(http(ENGINE_METRICS)))
+    async with pods.scraper(engine.port) as scraper:
+        read = (await scraper.scrape([target]))[target.uid]
+        engine.close()
+    async with pods.scraper() as scraper:
+        refused = (await scraper.scrape([target]))[target.uid]
+    assert isinstance(read, Scrape)
+    assert isinstance(refused, ScrapeError)
+    assert refused.reason == "refused"
+
+
+async def test_both_ports_of_an_engine_of_the_version_before_have_the_time_of_one_scrape(
+    pods: Pods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrape, "TIMEOUT_SECONDS", 0.3)
+
+    async def late(_request: bytes, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.2)  # two thirds of the time, at each port
+        writer.write(http(launcher_metrics(None)))
+
+    target = await pods.start("127.0.0.1", late)
+    async with pods.scraper(pods.port) as scraper:
+        found = (await scraper.scrape([target]))[target.uid]
+    assert isinstance(found, ScrapeError)
+    assert found.reason == "timeout"
 
 
 @pytest.mark.parametrize(

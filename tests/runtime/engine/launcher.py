@@ -37,10 +37,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.path == "/metrics":
             with (control / "pages").open("a") as seen:
                 seen.write("x")
-        self.send_response(503 if sick else 200)
-        self.send_header("Content-Length", str(len(body)))
+        file = control / "fault"
+        fault = file.read_text() if self.path == "/metrics" and file.exists() else ""
+        self.send_response(503 if sick or fault == "error" else 200)
+        self.send_header("Content-Length", str(len(body) + (fault == "cut off") + (fault == "endless") * 2**30))
         self.end_headers()
         self.wfile.write(body)
+        if fault == "endless":
+            self.wfile.write(b"#" * (9 * 2**20))
     def log_message(self, *args):
         pass
 

@@ -2,13 +2,18 @@
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from tests.runtime.engine.launcher import LAUNCHER, SECONDS, Launcher, free_port, is_running
 from tests.runtime.waiting import until_blocking
+
+from phasewise_runtime import contract
 
 
 @pytest.fixture
@@ -34,6 +39,53 @@ def test_it_is_ready_when_the_engine_serves(launcher: Launcher) -> None:
     metrics = launcher.text("/metrics")
     assert 'phasewise_launcher_phase{phase="serving"} 1.0' in metrics
     assert 'phasewise_launcher_phase_seconds{phase="engine"}' in metrics
+
+
+def test_its_metrics_are_followed_by_those_of_the_engine_once_it_answers(launcher: Launcher) -> None:
+    launcher.switch("hold")
+    launcher.start()
+    until_blocking(lambda: launcher.read("pid"))
+    before = launcher.text("/metrics")
+    assert f"{contract.METRIC_ENGINE_UP} 0\n" in before
+    assert "vllm:" not in before
+    (launcher.control / "hold").unlink()
+    until_blocking(lambda: launcher.status("/readyz") == 200)
+    after = launcher.text("/metrics")
+    families = {family.name for family in text_string_to_metric_families(after)}
+    assert {contract.METRIC_ENGINE_UP, "phasewise_launcher_phase", "vllm:num_requests_running"} <= families
+    assert f"{contract.METRIC_ENGINE_UP} 1\n" in after
+
+
+@pytest.mark.parametrize(
+    "path", ["/health", "/v1/models", "/v1/completions", "/metrics/", "/metrics/../health", "//127.0.0.1/metrics"]
+)
+def test_nothing_but_its_metrics_is_passed_on_of_the_engine(launcher: Launcher, path: str) -> None:
+    launcher.serving()
+    with socket.create_connection(("127.0.0.1", launcher.port), timeout=5) as client:
+        client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        assert client.makefile("rb").read().startswith(b"HTTP/1.1 404 ")
+    with socket.create_connection(("127.0.0.1", launcher.port), timeout=5) as client:
+        client.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode())
+        assert client.makefile("rb").readline().startswith(b"HTTP/1.1 501 ")
+
+
+@pytest.mark.parametrize("fault", ["cut off", "endless", "error"])
+def test_metrics_of_the_engine_that_are_not_complete_are_left_out(launcher: Launcher, fault: str) -> None:
+    launcher.serving()
+    launcher.switch("fault", fault)
+    page = launcher.text("/metrics")
+    assert f"{contract.METRIC_ENGINE_UP} 0\n" in page
+    assert "vllm:" not in page
+
+
+def test_a_connection_serves_several_scrapes(launcher: Launcher) -> None:
+    launcher.serving()
+    connection = HTTPConnection("127.0.0.1", launcher.port, timeout=5)
+    connection.connect()
+    connection.auto_open = 0
+    for _ in range(3):
+        connection.request("GET", "/metrics")
+        assert b"vllm:" in connection.getresponse().read()
 
 
 def test_the_engine_is_reached_directly_whatever_proxy_is_set(launcher: Launcher) -> None:
