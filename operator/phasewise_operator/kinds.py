@@ -67,17 +67,15 @@ POOL_SCALER: Final = Kind("PoolScaler", "poolscalers", _API, CHILD_VERBS, ("patc
 DEPLOYMENT: Final = Kind("Deployment", "deployments", "apps/v1", CHILD_VERBS)
 SERVICE: Final = Kind("Service", "services", "v1", CHILD_VERBS)
 SERVICE_ACCOUNT: Final = Kind("ServiceAccount", "serviceaccounts", "v1", CHILD_VERBS)
-ROLE: Final = Kind("Role", "roles", "rbac.authorization.k8s.io/v1", CHILD_VERBS)
 ROLE_BINDING: Final = Kind("RoleBinding", "rolebindings", "rbac.authorization.k8s.io/v1", CHILD_VERBS)
 DISRUPTION_BUDGET: Final = Kind("PodDisruptionBudget", "poddisruptionbudgets", "policy/v1", CHILD_VERBS)
-POD: Final = Kind("Pod", "pods", "v1", ("get", "list", "watch", "patch"))
-"""Patched to set the deletion cost. To read pods is also what each router's Role allows: the operator can grant only
-what it may do itself."""
+POD: Final = Kind("Pod", "pods", "v1", ("get", "list", "watch"))
+"""Also patched to set the deletion cost, where the chart's value rbac.podDeletionCost adds that right."""
 EVENT: Final = Kind("Event", "events", "events.k8s.io/v1", ("list", "create"))
 LEASE: Final = Kind("Lease", "leases", "coordination.k8s.io/v1", verbs=())
 """Its right is in a Role of the operator's own namespace, for one name."""
 
-CHILD_KINDS: Final = (SERVICE_ACCOUNT, ROLE, ROLE_BINDING, SERVICE, DISRUPTION_BUDGET, POOL_SCALER, DEPLOYMENT)
+CHILD_KINDS: Final = (SERVICE_ACCOUNT, ROLE_BINDING, SERVICE, DISRUPTION_BUDGET, POOL_SCALER, DEPLOYMENT)
 """What the operator writes, and removes where it is not desired any more. The order here says nothing: reconcile/apply
 decides which is written first."""
 WATCHED_KINDS: Final = (*CHILD_KINDS, POD)

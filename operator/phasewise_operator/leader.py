@@ -21,7 +21,7 @@ from phasewise_operator.queue import WorkQueue
 from phasewise_operator.reconcile.reconciler import Reconciler
 from phasewise_operator.reconcile.status_writer import EventRecorder, StatusWriter
 from phasewise_operator.reconcile.worker import Worker
-from phasewise_operator.render.context import Images
+from phasewise_operator.render.context import Images, Permissions
 from phasewise_operator.scaling.loop import Deps, Loop
 from phasewise_operator.scaling.scrape import Scraper
 from phasewise_operator.settings import Settings
@@ -68,7 +68,9 @@ class Operator:
         images = Images(settings.runtime_image, settings.engine_image, settings.image_pull_policy)
         loop = Loop(Deps(store, queue, images, self.metrics.scaling, Scraper()))
         status = StatusWriter(kube, store, EventRecorder(kube))
-        reconciler = Reconciler(kube, store, images, settings.resync_seconds, loop, status)
+        permissions = Permissions(settings.pod_templates == "Safe", settings.router_role)
+        deletion_cost = settings.pod_deletion_cost
+        reconciler = Reconciler(kube, store, images, settings.resync_seconds, loop, status, permissions, deletion_cost)
         worker = Worker(queue, reconciler, self.metrics)
         await first_to_end(
             watch.watch(watch.feeder(store, queue.add, loop.service_changed), namespaces),

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from phasewise_operator.api.spec import InferenceServiceSpec
-from phasewise_operator.render.context import Context, Images
+from phasewise_operator.render.context import Context, Images, Permissions
 
 Spec = dict[str, Any]
 MakeContext = Callable[..., Context]
 DEADLINE = 5.0
+FULL_TEMPLATES = Permissions(safe_templates=False)
+"""How templates are merged is tested with all that they may hold."""
 IMAGES = Images("phasewise/runtime:1", "vllm/vllm-openai:v0.32.0", "IfNotPresent")
 
 
@@ -31,9 +33,9 @@ def minimal_spec(**changes: Any) -> Spec:
 
 @pytest.fixture
 def make_context() -> MakeContext:
-    def make(name: str = "chat", **changes: Any) -> Context:
+    def make(name: str = "chat", permissions: Permissions = FULL_TEMPLATES, **changes: Any) -> Context:
         spec = InferenceServiceSpec.model_validate(minimal_spec(**changes))
-        return Context("default", name, f"uid-{name}", spec, IMAGES)
+        return Context("default", name, f"uid-{name}", spec, IMAGES, permissions=permissions)
 
     return make
 

@@ -10,7 +10,7 @@ import contextlib
 import datetime
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from pydantic import ValidationError
@@ -27,7 +27,7 @@ from phasewise_operator.reconcile.plan import Changes, make_plan, repair_changes
 from phasewise_operator.reconcile.report import RoleView, role_views
 from phasewise_operator.reconcile.status import scaler_statuses, status_of
 from phasewise_operator.reconcile.status_writer import StatusWriter
-from phasewise_operator.render.context import Context, Images, RenderError
+from phasewise_operator.render.context import Context, Images, Permissions, RenderError
 from phasewise_operator.scaling.types import Recommendation
 from phasewise_operator.store import Key, Store
 
@@ -67,6 +67,9 @@ class Reconciler:
     resync_seconds: float
     recommender: Recommender
     status: StatusWriter
+    permissions: Permissions = field(default_factory=Permissions)
+    pod_deletion_cost: bool = True
+    """Whether pods may be annotated before a Deployment is made smaller; without, the ReplicaSet controller chooses."""
 
     async def reconcile(self, key: Key) -> Result:
         """Raises KubeError where the API server does not do what no pass can go on without."""
@@ -75,7 +78,7 @@ class Reconciler:
             self.status.forget(key)
             return Result()  # children go with their owner
         try:
-            ctx = Context.of(live, self.images)
+            ctx = Context.of(live, self.images, self.permissions)
         except ValidationError as error:
             return await self._refuse(live, _readable(error))
         observed = await observe(self.store, self.kube, key, ctx.uid)
@@ -85,7 +88,7 @@ class Reconciler:
         except RenderError as error:
             await self._apply(ctx, live, observed, repair_changes(ctx, observed))
             return await self._refuse(live, str(error))
-        costs = deletion_costs(ctx.namespace, plan, observed, recommendation)
+        costs = deletion_costs(ctx.namespace, plan, observed, recommendation) if self.pod_deletion_cost else ()
         failures = await self._apply(ctx, live, observed, plan.changes, costs)
         if failures is None:
             self.recommender.service_changed(key)  # the watch may not show what this pass has found
