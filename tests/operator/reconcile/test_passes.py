@@ -103,7 +103,7 @@ async def test_a_nested_engine_argument_is_refused_with_how_to_write_it(
 
 
 async def test_a_lost_lease_ends_the_pass_at_once(api: Api, worker: Worker, user_applies: Apply) -> None:
-    api.faults = {k: NotLeadingError("x") for k in ("ServiceAccount", "Role", "Service", "PodDisruptionBudget")}
+    api.faults = {k: NotLeadingError("x") for k in ("ServiceAccount", "Service", "PodDisruptionBudget")}
     user_applies()
     with pytest.raises(NotLeadingError):
         await one_pass(worker)
