@@ -1,4 +1,4 @@
-"""helm, as the chart's tests use it: rendering only, no cluster."""
+"""helm, as the chart's tests use it: rendering only, no cluster; and what they look up in the manifests."""
 
 from __future__ import annotations
 
@@ -60,3 +60,17 @@ def render(template: Callable[..., subprocess.CompletedProcess[str]]) -> Render:
         return [manifest for manifest in yaml.safe_load_all(done.stdout) if manifest]
 
     return run
+
+
+def of_kind(manifests: list[Manifest], kind: str) -> list[Manifest]:
+    return [manifest for manifest in manifests if manifest["kind"] == kind]
+
+
+def the_container(manifests: list[Manifest]) -> Manifest:
+    (deployment,) = of_kind(manifests, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    return container
+
+
+def environment(manifests: list[Manifest]) -> dict[str, str]:
+    return {entry["name"]: entry["value"] for entry in the_container(manifests)["env"] if "value" in entry}

@@ -68,6 +68,7 @@ async def test_routers_keep_their_binding_while_the_new_one_is_refused(
 ) -> None:
     user_applies()
     await one_pass(worker)
+    before = bindings(api)
     add_binding_of_before(api, worker)
     renamed = Permissions(router_role="another:router")
     worker = dataclasses.replace(worker, reconciler=dataclasses.replace(worker.reconciler, permissions=renamed))
@@ -79,7 +80,8 @@ async def test_routers_keep_their_binding_while_the_new_one_is_refused(
     del api.faults["RoleBinding"]
     worker.queue.add(KEY)
     await one_pass(worker)
-    assert len(bindings(api)) == 1, "a binding's role cannot be changed, so the new one has a name of its own"
+    assert len(bindings(api)) == 1
+    assert bindings(api).isdisjoint(before), "a binding's role cannot be changed: the new one has a name of its own"
 
 
 @pytest.mark.parametrize("permitted", [True, False])
