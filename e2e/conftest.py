@@ -29,6 +29,7 @@ FILES = (
     "test_conditions",
     "test_scaling",
     "test_reconcile",
+    "test_admission",
     "test_serving",
     "test_faults",
 )
