@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,19 @@ import pytest
 import yaml
 from tests.operator.conftest import MakeContext
 
-from phasewise_operator.api.pod_templates import ADVICE, BY_ROLE, policy, refusal
+from phasewise_operator.api.pod_templates import (
+    ADVICE,
+    BY_ROLE,
+    ENGINE_CONTAINER,
+    ISOLATION_ANNOTATIONS,
+    METADATA,
+    POD,
+    SOURCES,
+    VOLUME,
+    policy,
+    refusal,
+)
+from phasewise_operator.kinds import cluster_rules
 from phasewise_operator.render.context import Permissions, RenderError
 from phasewise_operator.render.engine import engine_template
 from phasewise_operator.render.router import router_children
@@ -109,3 +122,25 @@ def test_full_refuses_what_breaks_the_pods_contract(
 )
 def test_full_allows_the_rest(role: str, spec: dict[str, Any], make_context: MakeContext) -> None:
     render(make_context, role, {"spec": spec}, safe=False)
+
+
+DOCS = (ROOT / "docs/security.md").read_text()
+
+
+def test_the_docs_list_what_safe_allows_and_no_more() -> None:
+    table = DOCS[DOCS.index("| where | fields |") : DOCS.index("All else is refused")]
+    named = set(re.findall(r"`([A-Za-z./0-9-]+)`", table)) - {"spec.volumes", "metadata", "spec", "engine", "router"}
+    fields = {*METADATA.rules, *POD, *VOLUME.rules, *ENGINE_CONTAINER.rules, *SOURCES.rules, *ISOLATION_ANNOTATIONS}
+    assert named == fields - {"name"} | {"value", "valueFrom", "prefix", "configMapRef"}
+
+
+def test_the_docs_examples_are_safe() -> None:
+    examples = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", DOCS, re.DOTALL)]
+    pools = [(role, pool) for example in examples for role, pool in example["spec"].items() if role in BY_ROLE]
+    assert len(pools) == 3
+    assert [refusal(role, pool["template"]) for role, pool in pools] == [None] * 3
+
+
+def test_the_docs_say_what_each_right_of_the_operator_is_for() -> None:
+    resources = {resource.partition("/")[0] for rule in cluster_rules() for resource in rule["resources"]}
+    assert [resource for resource in sorted(resources) if f"`{resource}`" not in DOCS] == []
