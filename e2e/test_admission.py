@@ -1,4 +1,5 @@
-"""What the chart's admission policies refuse, on the API server: pod templates that are not Safe, patches of pods.
+"""What the chart's admission policies refuse, on the API server: pod templates that are not Safe, and what the operator
+has no need to write.
 
 Every request is a dry run: admission judges it, and nothing is stored.
 """
@@ -56,6 +57,24 @@ def test_the_api_server_refuses_what_safe_forbids(api: client.CustomObjectsApi, 
     role = case.get("role", "decode")
     expected = [f"spec.{role}.template.{field}" for field in case["forbidden"]]
     assert sorted(forbidden_fields(api, role, case["template"])) == sorted(expected)
+
+
+FOREIGN: list[tuple[str, ...]] = [
+    ("delete", "serviceaccount", "default"),
+    ("delete", "service", "kube-dns"),
+    ("label", "deployment", "coredns", f"{contract.LABEL_MANAGED_BY}={contract.MANAGED_BY}"),
+]
+
+
+@pytest.mark.parametrize("change", FOREIGN, ids=" ".join)
+def test_the_operator_can_change_no_object_of_others(change: tuple[str, ...], phasewise: None) -> None:
+    with pytest.raises(ClusterError, match="may change or delete only objects of its own"):
+        cluster.kubectl("-n", "kube-system", *change, *AS_OPERATOR)
+
+
+def test_the_operator_can_make_only_what_it_can_take_away_again(phasewise: None) -> None:
+    with pytest.raises(ClusterError, match=f"only objects with the label {contract.LABEL_MANAGED_BY}"):
+        cluster.kubectl("-n", "default", "create", "deployment", "foreign", "--image=foreign", *AS_OPERATOR)
 
 
 PATCHES: list[tuple[str, list[Any]]] = [

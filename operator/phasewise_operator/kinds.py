@@ -1,7 +1,8 @@
 """The Kubernetes kinds that the operator deals in: where the API server keeps them, and what the operator may do there.
 
 One table: watch.py watches it, kube.py addresses by it, prune lists by it, and `make crds` writes the rules of the
-chart's ClusterRole from it. A new child kind is a row here, in CHILD_KINDS too, and its builder in render/children.py.
+chart's ClusterRole and of its admission policy from it. A new child kind is a row here, in CHILD_KINDS too, and its
+builder in render/children.py.
 """
 
 from __future__ import annotations
@@ -86,6 +87,11 @@ BY_NAME: Final = {k.name: k for k in (*WATCHED_KINDS, INFERENCE_SERVICE)}
 
 def kind_of(manifest: Manifest) -> Kind:
     return BY_NAME[manifest["kind"]]
+
+
+def child_resources() -> list[Manifest]:
+    """Rules of an admission policy that match the children by group and resource."""
+    return [{"apiGroups": [kind.group], "resources": [kind.plural]} for kind in CHILD_KINDS]
 
 
 def cluster_rules() -> list[Manifest]:

@@ -42,10 +42,8 @@ def test_default_manifests(render: Render) -> None:
         "RoleBinding",
         "Service",
         "ServiceAccount",
-        "ValidatingAdmissionPolicy",
-        "ValidatingAdmissionPolicy",
-        "ValidatingAdmissionPolicyBinding",
-        "ValidatingAdmissionPolicyBinding",
+        *3 * ["ValidatingAdmissionPolicy"],
+        *3 * ["ValidatingAdmissionPolicyBinding"],
     ]
 
 

@@ -59,7 +59,7 @@ def test_without_the_deletion_cost_the_operator_may_only_read_pods(render: Rende
     manifests = render("rbac.podDeletionCost=false")
     assert granted(operator_role(manifests))["", "pods"] == READ
     assert not Settings.from_env(environment(manifests)).pod_deletion_cost
-    assert policies(manifests) == {"pod-templates.phasewise-operator.system"}
+    assert policies(manifests) == {f"{name}.phasewise-operator.system" for name in ("pod-templates", "own-objects")}
 
 
 def test_nothing_may_read_secrets_or_everything(render: Render) -> None:
@@ -118,28 +118,40 @@ def test_the_policy_of_pod_templates_is_the_operators_own_list(render: Render) -
     assert (rule["apiGroups"], rule["resources"]) == ([INFERENCE_SERVICE.group], [INFERENCE_SERVICE.plural])
 
 
-def test_the_policy_of_pods_speaks_of_the_operators_account_only(render: Render) -> None:
+@pytest.mark.parametrize("name", ["pod-deletion-cost.", "own-objects."])
+def test_the_operators_writes_are_judged_and_nobody_elses(name: str, render: Render) -> None:
     manifests = render()
     (account,) = of_kind(manifests, "ServiceAccount")
-    (condition,) = policy(manifests, "pod-deletion-cost.")["matchConditions"]
+    (condition,) = policy(manifests, name)["matchConditions"]
     user = f"system:serviceaccount:system:{account['metadata']['name']}"
     assert condition["expression"] == f"request.userInfo.username == '{user}'"
-    text = json.dumps(policy(manifests, "pod-deletion-cost."))
-    assert contract.ANNOTATION_DELETION_COST in text
-    assert f"['{contract.LABEL_MANAGED_BY}'] == '{contract.MANAGED_BY}'" in text
+    ours = f"k == '{contract.LABEL_MANAGED_BY}' && oldObject.metadata.labels[k] == '{contract.MANAGED_BY}'"
+    assert ours in json.dumps(policy(manifests, name))
+
+
+def test_the_operator_may_write_children_of_its_own_only(render: Render) -> None:
+    """The rules are generated: a new child kind is among them."""
+    rules = policy(render(), "own-objects.")["matchConstraints"]["resourceRules"]
+    judged = {(rule["apiGroups"][0], rule["resources"][0]) for rule in rules}
+    assert judged == {(kind.group, kind.plural) for kind in CHILD_KINDS}
+    assert all(rule["operations"] == ["CREATE", "UPDATE", "DELETE"] for rule in rules)
+
+
+def test_the_policy_of_pods_allows_the_annotation_that_the_operator_writes(render: Render) -> None:
+    assert f"['{contract.ANNOTATION_DELETION_COST}']" in json.dumps(policy(render(), "pod-deletion-cost."))
 
 
 @pytest.mark.parametrize(
     ("values", "left"),
     [
-        (('podTemplates="Full"',), {"pod-deletion-cost.phasewise-operator.system"}),
+        (('podTemplates="Full"',), {"own-objects", "pod-deletion-cost"}),
         (("admissionPolicies.enabled=false",), set[str]()),
-        (('podTemplates="Full"', "rbac.podDeletionCost=false"), set[str]()),
+        (('podTemplates="Full"', "rbac.podDeletionCost=false"), {"own-objects"}),
     ],
-    ids=["Full", "none", "neither is needed"],
+    ids=["Full", "none", "no patches of pods"],
 )
 def test_policies_can_be_left_out(render: Render, values: tuple[str, ...], left: set[str]) -> None:
-    assert policies(render(*values)) == left
+    assert policies(render(*values)) == {f"{name}.phasewise-operator.system" for name in left}
 
 
 def test_pod_templates_reach_the_operator(render: Render) -> None:

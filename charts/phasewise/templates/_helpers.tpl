@@ -24,6 +24,16 @@
 {{- printf "%s:router" (include "phasewise.clusterName" .) -}}
 {{- end -}}
 
+{{- define "phasewise.byTheOperator" -}}
+- name: by-the-operator
+  expression: request.userInfo.username == 'system:serviceaccount:{{ .Release.Namespace }}:{{ include "phasewise.name" . }}'
+{{- end -}}
+
+{{/* CEL: whether an object has the label of what Phasewise makes. */}}
+{{- define "phasewise.isOurs" -}}
+(has({{ . }}.metadata.labels) && {{ . }}.metadata.labels.exists(k, k == 'app.kubernetes.io/managed-by' && {{ . }}.metadata.labels[k] == 'phasewise'))
+{{- end -}}
+
 {{- define "phasewise.selector" -}}
 app.kubernetes.io/name: phasewise-operator
 app.kubernetes.io/instance: {{ .Release.Name }}
