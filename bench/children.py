@@ -20,7 +20,7 @@ from phasewise_operator.kinds import CHILD_KINDS, INFERENCE_SERVICE, Kind, Manif
 from phasewise_operator.kube import Kube
 from phasewise_operator.observed import Observed
 from phasewise_operator.reconcile.plan import make_plan
-from phasewise_operator.render.context import Context, Images
+from phasewise_operator.render.context import Context, Images, Permissions
 from phasewise_runtime import contract
 
 NAMESPACE = "default"
@@ -37,7 +37,7 @@ def expected_children() -> Counter[str]:
     """Number of children by kind, as the operator itself plans them."""
     manifest = manifest_of("bench")
     manifest["metadata"] |= {"uid": "", "generation": 1}
-    ctx = Context.of(manifest, Images("runtime", "engine", "IfNotPresent"), metrics_readers=())
+    ctx = Context.of(manifest, Images("runtime", "engine", "IfNotPresent"), permissions=Permissions(metrics_readers=()))
     return Counter(child["kind"] for child in make_plan(ctx, Observed()).desired)
 
 

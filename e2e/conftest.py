@@ -30,6 +30,7 @@ FILES = (
     "test_scaling",
     "test_reconcile",
     "test_network",
+    "test_admission",
     "test_serving",
     "test_faults",
 )

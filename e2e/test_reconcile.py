@@ -11,18 +11,22 @@ import pytest
 
 from e2e import cluster, kube, operators, service
 from e2e.cluster.progress import wait_for
+from e2e.deploy import NAMESPACE as OPERATOR_NAMESPACE
+from e2e.deploy import OPERATOR
 from e2e.load import load, wait_for_answers
 from e2e.service import CHILDREN, MADE_OF_CHILDREN, NAMESPACE, Service
 from phasewise_operator.kinds import CHILD_KINDS
+from phasewise_operator.render.context import digest
 from phasewise_runtime import contract
 
 DRIFT_SECONDS = 5
+ROUTER_ROLE = f"{OPERATOR_NAMESPACE}:{OPERATOR}:router"
+"""The chart's ClusterRole that routers are bound to."""
 EDITS: list[tuple[str, str, str]] = [
     ("deployment", "chat-router", '{"spec":{"replicas":1}}'),
     ("service", "chat", '{"spec":{"ports":[{"port":80,"name":"http","targetPort":9}]}}'),
     ("serviceaccount", "chat-router", '{"automountServiceAccountToken":true}'),
-    ("role", "chat-router", '{"rules":[]}'),
-    ("rolebinding", "chat-router", '{"subjects":[]}'),
+    ("rolebinding", f"chat-router-{digest(ROUTER_ROLE, 8)}", '{"subjects":[]}'),
     ("networkpolicy", "chat-engine", '{"spec":{"ingress":[]}}'),
     ("pdb", "chat-prefill", '{"spec":{"maxUnavailable":0}}'),
 ]

@@ -1,7 +1,8 @@
 """The Kubernetes kinds that the operator deals in: where the API server keeps them, and what the operator may do there.
 
 One table: watch.py watches it, kube.py addresses by it, prune lists by it, and `make crds` writes the rules of the
-chart's ClusterRole from it. A new child kind is a row here, in CHILD_KINDS too, and its builder in render/children.py.
+chart's ClusterRole and of its admission policy from it. A new child kind is a row here, in CHILD_KINDS too, and its
+builder in render/children.py.
 """
 
 from __future__ import annotations
@@ -67,20 +68,17 @@ POOL_SCALER: Final = Kind("PoolScaler", "poolscalers", _API, CHILD_VERBS, ("patc
 DEPLOYMENT: Final = Kind("Deployment", "deployments", "apps/v1", CHILD_VERBS)
 SERVICE: Final = Kind("Service", "services", "v1", CHILD_VERBS)
 SERVICE_ACCOUNT: Final = Kind("ServiceAccount", "serviceaccounts", "v1", CHILD_VERBS)
-ROLE: Final = Kind("Role", "roles", "rbac.authorization.k8s.io/v1", CHILD_VERBS)
 ROLE_BINDING: Final = Kind("RoleBinding", "rolebindings", "rbac.authorization.k8s.io/v1", CHILD_VERBS)
 DISRUPTION_BUDGET: Final = Kind("PodDisruptionBudget", "poddisruptionbudgets", "policy/v1", CHILD_VERBS)
 NETWORK_POLICY: Final = Kind("NetworkPolicy", "networkpolicies", "networking.k8s.io/v1", CHILD_VERBS)
-POD: Final = Kind("Pod", "pods", "v1", ("get", "list", "watch", "patch"))
-"""Patched to set the deletion cost. To read pods is also what each router's Role allows: the operator can grant only
-what it may do itself."""
+POD: Final = Kind("Pod", "pods", "v1", ("get", "list", "watch"))
+"""Also patched to set the deletion cost, where the chart's value rbac.podDeletionCost adds that right."""
 EVENT: Final = Kind("Event", "events", "events.k8s.io/v1", ("list", "create"))
 LEASE: Final = Kind("Lease", "leases", "coordination.k8s.io/v1", verbs=())
 """Its right is in a Role of the operator's own namespace, for one name."""
 
 CHILD_KINDS: Final = (
     SERVICE_ACCOUNT,
-    ROLE,
     ROLE_BINDING,
     SERVICE,
     NETWORK_POLICY,
@@ -98,6 +96,11 @@ BY_NAME: Final = {k.name: k for k in (*WATCHED_KINDS, INFERENCE_SERVICE)}
 
 def kind_of(manifest: Manifest) -> Kind:
     return BY_NAME[manifest["kind"]]
+
+
+def child_resources() -> list[Manifest]:
+    """Rules of an admission policy that match the children by group and resource."""
+    return [{"apiGroups": [kind.group], "resources": [kind.plural]} for kind in CHILD_KINDS]
 
 
 def cluster_rules() -> list[Manifest]:

@@ -20,7 +20,7 @@ from phasewise_operator.queue import WorkQueue
 from phasewise_operator.reconcile.reconciler import Reconciler
 from phasewise_operator.reconcile.status_writer import EventRecorder, StatusWriter
 from phasewise_operator.reconcile.worker import Worker
-from phasewise_operator.render.context import Images, PodPeer
+from phasewise_operator.render.context import Images, Permissions, PodPeer
 from phasewise_operator.scaling.loop import Deps, Loop
 from phasewise_operator.scaling.scrape import Scraper
 from phasewise_operator.settings import Settings
@@ -73,8 +73,9 @@ class Operator:
         images = Images(settings.runtime_image, settings.engine_image, settings.image_pull_policy)
         loop = Loop(Deps(store, queue, images, self.metrics.scaling, Scraper()))
         status = StatusWriter(kube, store, EventRecorder(kube))
-        readers = metrics_readers(settings)
-        reconciler = Reconciler(kube, store, images, settings.resync_seconds, loop, status, readers)
+        permissions = Permissions(settings.pod_templates == "Safe", settings.router_role, metrics_readers(settings))
+        deletion_cost = settings.pod_deletion_cost
+        reconciler = Reconciler(kube, store, images, settings.resync_seconds, loop, status, permissions, deletion_cost)
         worker = Worker(queue, reconciler, self.metrics)
         await first_to_end(
             Watches(kube, store, namespaces, self.metrics.count_watch_error, (queue.add, loop.service_changed)).run(),

@@ -18,6 +18,7 @@ from phasewise_runtime import contract
 
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+_POD_TEMPLATES = ("Safe", "Full")
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
@@ -38,6 +39,12 @@ class Settings:
     image_pull_policy: str = "IfNotPresent"
     watch_namespaces: tuple[str, ...] = ()
     """Empty: all of them."""
+    pod_templates: str = "Safe"
+    """Safe: only what api/pod_templates.py lists."""
+    router_role: str = "phasewise-router"
+    """Name of the ClusterRole that the routers' accounts are bound to."""
+    pod_deletion_cost: bool = True
+    """The operator may annotate pods with their deletion cost."""
     log_level: str = "INFO"
     identity: str = field(default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}")
     """In the Lease: the pod's name, so that a restarted container takes its own Lease back at once."""
@@ -73,11 +80,18 @@ class Settings:
         _one_of("PHASEWISE_LOG_LEVEL", level, _LOG_LEVELS)
         policy = env.get("PHASEWISE_IMAGE_PULL_POLICY", base.image_pull_policy)
         _one_of("PHASEWISE_IMAGE_PULL_POLICY", policy, _PULL_POLICIES)
+        templates = env.get("PHASEWISE_POD_TEMPLATES", base.pod_templates)
+        _one_of("PHASEWISE_POD_TEMPLATES", templates, _POD_TEMPLATES)
+        deletion_cost = env.get("PHASEWISE_POD_DELETION_COST", "true")
+        _one_of("PHASEWISE_POD_DELETION_COST", deletion_cost, ("true", "false"))
         return cls(
             runtime_image=_image(env, "PHASEWISE_RUNTIME_IMAGE", base.runtime_image),
             engine_image=_image(env, "PHASEWISE_ENGINE_IMAGE", base.engine_image),
             image_pull_policy=policy,
             watch_namespaces=_namespaces(env.get("PHASEWISE_WATCH_NAMESPACES", "")),
+            pod_templates=templates,
+            router_role=env.get("PHASEWISE_ROUTER_ROLE", base.router_role),
+            pod_deletion_cost=deletion_cost == "true",
             log_level=level,
             identity=env.get(contract.ENV_POD_NAME, base.identity),
             namespace=env.get(contract.ENV_NAMESPACE, base.namespace),
@@ -119,9 +133,11 @@ def _lease_name(text: str) -> str:
     if not _DNS_LABEL.fullmatch(text):
         raise SettingsError(f"PHASEWISE_LEASE_NAME is {text!r}; write a name such as {DEFAULT_LEASE}")
     return text
+
+
 def _namespace(env: Mapping[str, str], name: str) -> str:
     value = env.get(name, "").strip()
-    if value and not _NAMESPACE.fullmatch(value):
+    if value and not _DNS_LABEL.fullmatch(value):
         raise SettingsError(f"{name} is {value!r}; write the name of a namespace, or leave it out")
     return value
 

@@ -1,4 +1,4 @@
-"""helm, as the chart's tests use it: rendering only, no cluster."""
+"""helm, as the chart's tests use it: rendering only, no cluster; and what they look up in the manifests."""
 
 from __future__ import annotations
 

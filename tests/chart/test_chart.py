@@ -1,42 +1,22 @@
-"""The chart: what it renders, what its values refuse, and that it grants no more than the operator uses."""
+"""The chart: what it renders, and what its values refuse."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import tomllib
 import yaml
-from tests.chart.conftest import environment, of_kind, the_container
+from tests.chart.conftest import CHART, Render, environment, of_kind, the_container
 
 from phasewise_operator import __version__
-from phasewise_operator.kinds import CHILD_KINDS, EVENT, INFERENCE_SERVICE, POD, POOL_SCALER
 from phasewise_operator.settings import Settings
 from phasewise_runtime import contract
 
-ROOT = Path(__file__).parents[2]
-CHART = ROOT / "charts/phasewise"
-Manifest = dict[str, Any]
-Render = Callable[..., list[Manifest]]
+ROOT = CHART.parents[1]
 Run = Callable[..., subprocess.CompletedProcess[str]]
-
-WRITE = {"get", "list", "watch", "create", "patch", "delete"}
-READ = {"get", "list", "watch"}
-
-
-def granted(role: Manifest) -> dict[tuple[str, str], set[str]]:
-    """Verbs by API group and resource."""
-    return {
-        (group, resource): set(rule["verbs"])
-        for rule in role["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-    }
-
 
 # --- as it is installed by default -------------------------------------------------------------------------
 
@@ -49,12 +29,8 @@ def test_helm_finds_nothing_to_complain_about(helm: Run) -> None:
 def test_default_manifests(render: Render) -> None:
     kinds = sorted(manifest["kind"] for manifest in render())
     assert kinds == [
-        "ClusterRole",
-        "ClusterRole",
-        "ClusterRole",
-        "ClusterRole",
-        "ClusterRoleBinding",
-        "ClusterRoleBinding",
+        *5 * ["ClusterRole"],
+        *2 * ["ClusterRoleBinding"],
         "CustomResourceDefinition",
         "CustomResourceDefinition",
         "Deployment",
@@ -63,6 +39,8 @@ def test_default_manifests(render: Render) -> None:
         "RoleBinding",
         "Service",
         "ServiceAccount",
+        *3 * ["ValidatingAdmissionPolicy"],
+        *3 * ["ValidatingAdmissionPolicyBinding"],
     ]
 
 
@@ -149,47 +127,6 @@ def test_the_pod_keeps_to_the_restricted_standard(render: Render) -> None:
     }
 
 
-# --- rights ------------------------------------------------------------------------------------------------
-
-
-def operator_role(manifests: list[Manifest]) -> Manifest:
-    return next(r for r in of_kind(manifests, "ClusterRole") if r["metadata"]["name"] == "system:phasewise-operator")
-
-
-def test_the_operator_may_do_what_it_does_and_no_more(render: Render) -> None:
-    """The rules are generated from phasewise_operator.kinds; a verb that is added there is added here by hand."""
-    used = {(kind.group, kind.plural): WRITE for kind in CHILD_KINDS}
-    used[INFERENCE_SERVICE.group, INFERENCE_SERVICE.plural] = READ
-    used[INFERENCE_SERVICE.group, f"{INFERENCE_SERVICE.plural}/status"] = {"patch"}
-    used[POOL_SCALER.group, f"{POOL_SCALER.plural}/status"] = {"patch"}
-    used[POD.group, POD.plural] = {*READ, "patch"}
-    used[EVENT.group, EVENT.plural] = {"list", "create"}
-    assert granted(operator_role(render())) == used
-
-
-def test_nothing_may_read_secrets_or_everything(render: Render) -> None:
-    manifests = render()
-    for role in [*of_kind(manifests, "ClusterRole"), *of_kind(manifests, "Role")]:
-        for group, resource in granted(role):
-            assert resource not in {"secrets", "*"}, role["metadata"]["name"]
-            assert group != "*", role["metadata"]["name"]
-
-
-def test_with_namespaces_the_operator_has_rights_in_these_only(render: Render) -> None:
-    manifests = render('watchNamespaces=["team-a","team-b"]')
-    (others,) = of_kind(manifests, "ClusterRoleBinding")
-    assert others["roleRef"]["name"].endswith(":leases"), "to see the Leases of other releases"
-    bound = {
-        binding["metadata"]["namespace"]: binding
-        for binding in of_kind(manifests, "RoleBinding")
-        if binding["roleRef"]["kind"] == "ClusterRole"
-    }
-    assert bound.keys() == {"team-a", "team-b"}
-    for binding in bound.values():
-        assert binding["roleRef"]["name"] == operator_role(manifests)["metadata"]["name"]
-        assert binding["subjects"][0]["namespace"] == "system"
-
-
 # --- CRDs --------------------------------------------------------------------------------------------------
 
 
@@ -207,6 +144,35 @@ def test_the_crds_are_the_generated_ones(render: Render, values: tuple[str, ...]
 
 def test_the_crds_can_be_left_out(render: Render) -> None:
     assert of_kind(render("crds.install=false"), "CustomResourceDefinition") == []
+
+
+# --- names and images --------------------------------------------------------------------------------------
+
+
+def test_an_image_is_named_by_its_digest_where_one_is_given(render: Render) -> None:
+    digest = f"sha256:{'0' * 64}"
+    manifests = render(f'image.digest="{digest}"', f'runtimeImage.digest="{digest}"')
+    assert the_container(manifests)["image"] == f"phasewise/operator@{digest}"
+    assert Settings.from_env(environment(manifests)).runtime_image == f"phasewise/runtime@{digest}"
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [('nameOverride="inference"', "phasewise-inference-operator"), ('fullnameOverride="pw"', "pw")],
+)
+def test_names_can_be_set(render: Render, value: str, name: str) -> None:
+    manifests = render(value)
+    (deployment,) = of_kind(manifests, "Deployment")
+    assert deployment["metadata"]["name"] == name
+    (account,) = of_kind(manifests, "ServiceAccount")
+    assert deployment["spec"]["template"]["spec"]["serviceAccountName"] == account["metadata"]["name"] == name
+    assert environment(manifests)["PHASEWISE_ROUTER_ROLE"] == f"system:{name}:router"
+
+
+def test_the_operator_can_have_a_priority(render: Render) -> None:
+    (deployment,) = of_kind(render('priorityClassName="system-cluster-critical"'), "Deployment")
+    assert deployment["spec"]["template"]["spec"]["priorityClassName"] == "system-cluster-critical"
+    assert "priorityClassName" not in of_kind(render(), "Deployment")[0]["spec"]["template"]["spec"]
 
 
 # --- options -----------------------------------------------------------------------------------------------
@@ -237,6 +203,10 @@ def test_a_service_monitor_finds_the_metrics(render: Render) -> None:
             "at '/image/repository': 'phasewise/operator:dev' does not match",
         ),
         ('engineImage=""', "at '/engineImage': minLength"),
+        ('image.digest="0123"', "at '/image/digest': '0123' does not match pattern"),
+        ('podTemplates="safe"', "at '/podTemplates': value must be one of 'Safe', 'Full'"),
+        ('rbac.podDeletionCost="no"', "at '/rbac/podDeletionCost': got string, want boolean"),
+        ('fullnameOverride="My.Name"', "at '/fullnameOverride': 'My.Name' does not match pattern"),
         ("engineImage={}", "at '/engineImage': got object, want string"),
         ('logLevel="verbose"', "at '/logLevel': value must be one of 'debug', 'info', 'warning', 'error'"),
         ('watchNamespaces="default"', "at '/watchNamespaces': got string, want array"),

@@ -6,7 +6,9 @@ import subprocess
 
 import pytest
 import yaml
-from tests.chart.test_chart import CHART, Render, Run, environment, granted, of_kind
+from tests.chart.conftest import CHART, Render, environment, of_kind
+from tests.chart.test_chart import Run
+from tests.chart.test_rights import granted
 
 from phasewise_operator.settings import DEFAULT_LEASE, Settings
 

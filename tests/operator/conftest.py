@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from phasewise_operator.api.spec import InferenceServiceSpec
-from phasewise_operator.render.context import Context, Images, PodPeer
+from phasewise_operator.render.context import Context, Images, Permissions, PodPeer
 
 Spec = dict[str, Any]
 MakeContext = Callable[..., Context]
 DEADLINE = 5.0
 READERS = (PodPeer("phasewise", {"app.kubernetes.io/name": "phasewise-operator"}), PodPeer("monitoring"))
+FULL_TEMPLATES = Permissions(safe_templates=False, metrics_readers=READERS)
+"""How templates are merged is tested with all that they may hold."""
 IMAGES = Images("phasewise/runtime:1", "vllm/vllm-openai:v0.32.0", "IfNotPresent")
 
 
@@ -32,9 +34,9 @@ def minimal_spec(**changes: Any) -> Spec:
 
 @pytest.fixture
 def make_context() -> MakeContext:
-    def make(name: str = "chat", **changes: Any) -> Context:
+    def make(name: str = "chat", permissions: Permissions = FULL_TEMPLATES, **changes: Any) -> Context:
         spec = InferenceServiceSpec.model_validate(minimal_spec(**changes))
-        return Context("default", name, f"uid-{name}", spec, IMAGES, metrics_readers=READERS)
+        return Context("default", name, f"uid-{name}", spec, IMAGES, permissions=permissions)
 
     return make
 

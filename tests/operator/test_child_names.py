@@ -78,13 +78,12 @@ def test_no_two_hyphens_stand_where_the_cut_is_at_one() -> None:
 
 
 def names_that_children_refer_to(children: list[Manifest]) -> set[tuple[str, str]]:
-    """Kind and name of every child that another child names: accounts of pods, subjects and roles of bindings."""
+    """Kind and name of every child that another child names: accounts of pods, subjects of bindings."""
     found: set[tuple[str, str]] = set()
     for child in children:
         pod: dict[str, Any] = child.get("spec", {}).get("template", {}).get("spec", {})
         found |= {("ServiceAccount", pod["serviceAccountName"])} if pod else set()
         found |= {(subject["kind"], subject["name"]) for subject in child.get("subjects", [])}
-        found |= {(child["roleRef"]["kind"], child["roleRef"]["name"])} if "roleRef" in child else set()
     return found
 
 

@@ -14,7 +14,7 @@ from phasewise_operator.leader import metrics_readers
 from phasewise_operator.observed import Observed
 from phasewise_operator.reconcile.plan import make_plan
 from phasewise_operator.render import pod_parts
-from phasewise_operator.render.context import Context, PodPeer
+from phasewise_operator.render.context import Context, Permissions, PodPeer
 from phasewise_operator.render.network import NAMESPACE_NAME, network_policies
 from phasewise_operator.settings import Settings
 from phasewise_runtime import contract
@@ -107,7 +107,7 @@ def test_a_router_is_open_to_all_but_for_its_admin_port(make_context: MakeContex
 
 def test_without_readers_metrics_are_open_to_nobody(make_context: MakeContext) -> None:
     """A rule with an empty list of peers would be open to everyone."""
-    ctx = dataclasses.replace(make_context(), metrics_readers=())
+    ctx = make_context(permissions=Permissions(metrics_readers=()))
     for role in contract.ENGINE_ROLES:
         assert open_ports(ctx, OPERATOR, pod(ctx, role)[1]) == set()
     assert open_ports(ctx, OPERATOR, pod(ctx, contract.ROUTER)[1]) == {8080}
@@ -122,7 +122,7 @@ def test_outgoing_connections_and_other_pods_are_not_touched(make_context: MakeC
 
 def test_the_policies_go_where_they_are_switched_off_and_come_back(make_context: MakeContext) -> None:
     ctx = make_context()
-    off = dataclasses.replace(ctx, metrics_readers=None)
+    off = make_context(permissions=dataclasses.replace(ctx.permissions, metrics_readers=None))
     running = observed(make_plan(ctx, Observed()), ready=2)
     removed = make_plan(off, running).changes
     assert {(m["kind"], m["metadata"]["name"]) for m in removed.remove} == {

@@ -72,7 +72,7 @@ def test_a_child_has_a_role_only_where_it_belongs_to_one(make_context: MakeConte
     roles = {reference(c): c["metadata"]["labels"].get(contract.LABEL_ROLE) for c in found}
     assert roles["ServiceAccount/chat-engine"] is None
     assert roles["PodDisruptionBudget/chat-prefill"] == "prefill"
-    assert {roles[f"{kind}/chat-router"] for kind in ("Deployment", "Role", "ServiceAccount")} == {"router"}
+    assert {roles[f"{kind}/chat-router"] for kind in ("Deployment", "ServiceAccount")} == {"router"}
     for child in found:
         assert child["metadata"]["labels"].get(contract.LABEL_COMPONENT) == roles[reference(child)]
 

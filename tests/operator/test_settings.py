@@ -41,6 +41,8 @@ def test_values_are_taken() -> None:
         ("PHASEWISE_WATCH_NAMESPACES", "Not_A_Namespace"),
         ("PHASEWISE_LOG_LEVEL", "LOUD"),
         ("PHASEWISE_IMAGE_PULL_POLICY", "Sometimes"),
+        ("PHASEWISE_POD_TEMPLATES", "safe"),
+        ("PHASEWISE_POD_DELETION_COST", "no"),
         ("PHASEWISE_RUNTIME_IMAGE", " "),
         ("PHASEWISE_LEASE_NAME", ""),
         ("PHASEWISE_LEASE_NAME", "A Lease"),

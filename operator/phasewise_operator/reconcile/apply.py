@@ -39,13 +39,15 @@ async def apply_changes(
     for wave in _waves(changes.write):
         results = await asyncio.gather(*(_write(kube, store, m, observed, uid, contention) for m in wave))
         failures += [f for f in results if f]
-    if not any(f.kind == DEPLOYMENT.name for f in failures):
-        await asyncio.gather(*(_remove(kube, m) for m in changes.remove))
+    # What is replaced stays until what replaces it is there: engines, and the routers' right to find them.
+    failed = {f.kind for f in failures}
+    if DEPLOYMENT.name not in failed:
+        await asyncio.gather(*(_remove(kube, m) for m in changes.remove if m["kind"] not in failed))
     return failures
 
 
 def _waves(manifests: Sequence[Manifest]) -> list[list[Manifest]]:
-    """What others refer to goes first: a binding is refused before its role is known, a pod waits for its account."""
+    """What others refer to goes first: a pod waits for its account."""
     later = (ROLE_BINDING.name, DEPLOYMENT.name)
     return [[m for m in manifests if (m["kind"] in later) is second] for second in (False, True)]
 

@@ -28,7 +28,7 @@ from phasewise_operator.reconcile.plan import Changes, make_plan, repair_changes
 from phasewise_operator.reconcile.report import RoleView, role_views
 from phasewise_operator.reconcile.status import scaler_statuses, status_of
 from phasewise_operator.reconcile.status_writer import StatusWriter
-from phasewise_operator.render.context import Context, Images, PodPeer, RenderError
+from phasewise_operator.render.context import Context, Images, Permissions, RenderError
 from phasewise_operator.scaling.types import Recommendation
 from phasewise_operator.store import Key, Store
 
@@ -68,8 +68,9 @@ class Reconciler:
     resync_seconds: float
     recommender: Recommender
     status: StatusWriter
-    metrics_readers: tuple[PodPeer, ...] | None = None
-    """As in Context."""
+    permissions: Permissions = field(default_factory=Permissions)
+    pod_deletion_cost: bool = True
+    """Whether pods may be annotated before a Deployment is made smaller; without, the ReplicaSet controller chooses."""
     contention: Contention = field(default_factory=Contention)
 
     async def reconcile(self, key: Key) -> Result:
@@ -82,7 +83,7 @@ class Reconciler:
         if unread:
             return await self._hold(live, unread)
         try:
-            ctx = Context.of(live, self.images, self.metrics_readers)
+            ctx = Context.of(live, self.images, self.permissions)
         except ValidationError as error:
             return await self._refuse(live, _readable(error))
         observed = await observe(self.store, self.kube, key, ctx.uid)
@@ -92,7 +93,7 @@ class Reconciler:
         except RenderError as error:
             await self._apply(ctx, live, observed, repair_changes(ctx, observed))
             return await self._refuse(live, str(error))
-        costs = deletion_costs(ctx.namespace, plan, observed, recommendation)
+        costs = deletion_costs(ctx.namespace, plan, observed, recommendation) if self.pod_deletion_cost else ()
         failures = await self._apply(ctx, live, observed, plan.changes, costs)
         if failures is None:
             self.recommender.service_changed(key)  # the watch may not show what this pass has found

@@ -37,6 +37,19 @@ class PodPeer:
 
 
 @dataclass(frozen=True)
+class Permissions:
+    """What the chart permits."""
+
+    safe_templates: bool = True
+    """Pod templates of users may set only what api/pod_templates.py lists."""
+    router_role: str = "phasewise-router"
+    """The ClusterRole by which routers read the pods of their namespace."""
+    metrics_readers: tuple[PodPeer, ...] | None = None
+    """Who may read the metrics of engines and routers: the operator's pods, and those of a monitoring system. None: the
+    service gets no NetworkPolicy."""
+
+
+@dataclass(frozen=True)
 class Context:
     namespace: str
     name: str
@@ -45,18 +58,17 @@ class Context:
     images: Images
     generation: int = 0
     """metadata.generation of the spec."""
-    metrics_readers: tuple[PodPeer, ...] | None = None
-    """Who may read the metrics of engines and routers: the operator's pods, and those of a monitoring system. None: the
-    service gets no NetworkPolicy."""
     router_account: str | None = None
     """Uid of the router's ServiceAccount if it was created after the routers: the tokens that they hold are void."""
+    permissions: Permissions = Permissions()
 
     @classmethod
-    def of(cls, live: Manifest, images: Images, metrics_readers: tuple[PodPeer, ...] | None = None) -> Context:
+    def of(cls, live: Manifest, images: Images, permissions: Permissions = Permissions()) -> Context:
         """The context of a live InferenceService; raises pydantic's ValidationError for a spec that is not valid."""
         meta = live["metadata"]
         spec = InferenceServiceSpec.model_validate(live.get("spec", {}))
-        return cls(meta["namespace"], meta["name"], meta["uid"], spec, images, meta["generation"], metrics_readers)
+        service = (meta["namespace"], meta["name"], meta["uid"])
+        return cls(*service, spec, images, meta["generation"], permissions=permissions)
 
     @property
     def model_name(self) -> str:

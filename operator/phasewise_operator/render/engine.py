@@ -15,6 +15,7 @@ from phasewise_operator.kinds import DEPLOYMENT, Manifest
 from phasewise_operator.render import pod_parts
 from phasewise_operator.render.context import Context, RenderError, digest, gpus_per_replica, role_labels, selector
 from phasewise_operator.render.merge import merge_template
+from phasewise_operator.render.template_rules import LAUNCHER, check_template
 from phasewise_runtime import contract
 from phasewise_runtime.engine.arguments import KV_NEUTRAL_ARGS, check_user_arguments
 from phasewise_runtime.engine.command import termination_grace_seconds
@@ -43,7 +44,9 @@ def engine_template(ctx: Context, role: str) -> EngineTemplate:
     pool = ctx.pools[role]
     config = engine_config(ctx, role, pool)
     ours = {"metadata": {}, "spec": _pod_spec(ctx, role, pool, config)}
-    template = merge_template(ours, pool.template or {}, f"spec.{role}.template", CONTAINER)
+    theirs = pool.template or {}
+    check_template(ctx, role, theirs, termination_grace_seconds(config))
+    template = merge_template(ours, theirs, f"spec.{role}.template", CONTAINER)
     revision = digest(_revision_inputs(ctx, role, pool, config.args))
     fingerprint = digest(_kv_inputs(config, template))
     template["metadata"]["labels"] = {
@@ -138,7 +141,7 @@ def _pod_spec(ctx: Context, role: str, pool: Pool, config: EngineConfig) -> dict
 
 def _init_container(ctx: Context) -> dict[str, Any]:
     return {
-        "name": "launcher",
+        "name": LAUNCHER,
         "image": ctx.images.runtime,
         "imagePullPolicy": ctx.images.pull_policy,
         "command": ["cp", contract.LAUNCHER_SOURCE, f"{contract.LAUNCHER_DIR}/launcher.pyz"],

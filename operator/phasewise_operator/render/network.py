@@ -20,10 +20,10 @@ NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
 
 def network_policies(ctx: Context) -> list[Manifest]:
     """One for the engines of both roles, one for the routers; none where the operator is set to make none."""
-    if ctx.metrics_readers is None:
+    if ctx.permissions.metrics_readers is None:
         return []
     routers = {"matchLabels": selector(ctx, contract.ROUTER)}
-    readers = [_peer(peer) for peer in ctx.metrics_readers]
+    readers = [_peer(peer) for peer in ctx.permissions.metrics_readers]
     to_engines = [
         _allow(contract.ENGINE_PORT, [{"podSelector": routers}]),
         # At any port: beside the side channel, UCX listens at ports that the kernel chooses.

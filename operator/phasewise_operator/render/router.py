@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from phasewise_operator.kinds import DEPLOYMENT, ROLE, ROLE_BINDING, SERVICE, SERVICE_ACCOUNT, Manifest
+from phasewise_operator.kinds import DEPLOYMENT, ROLE_BINDING, SERVICE, SERVICE_ACCOUNT, Manifest
 from phasewise_operator.render import pod_parts
-from phasewise_operator.render.context import Context, role_labels, selector
+from phasewise_operator.render.context import Context, digest, role_labels, selector
 from phasewise_operator.render.merge import merge_template
+from phasewise_operator.render.template_rules import check_template
 from phasewise_runtime import contract
 
 CONTAINER: Final = "router"
@@ -21,7 +22,6 @@ DEFAULT_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "128Mi"}, "lim
 def router_children(ctx: Context) -> list[Manifest]:
     return [
         SERVICE_ACCOUNT.manifest(_name(ctx), LABELS, automountServiceAccountToken=False),
-        _role(ctx),
         _role_binding(ctx),
         _service(ctx),
         _deployment(ctx),
@@ -37,16 +37,14 @@ def _name(ctx: Context) -> str:
     return ctx.child_name(contract.ROUTER)
 
 
-def _role(ctx: Context) -> Manifest:
-    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
-    return ROLE.manifest(_name(ctx), LABELS, rules=rules)
-
-
 def _role_binding(ctx: Context) -> Manifest:
+    """The chart's ClusterRole, in this namespace only. A binding's role can never be changed: a ClusterRole of another
+    name, as of another release of the chart, gets a binding of another name."""
+    role = ctx.permissions.router_role
     return ROLE_BINDING.manifest(
-        _name(ctx),
+        ctx.child_name(contract.ROUTER, digest(role, 8)),
         LABELS,
-        roleRef={"apiGroup": ROLE.group, "kind": ROLE.name, "name": _name(ctx)},
+        roleRef={"apiGroup": ROLE_BINDING.group, "kind": "ClusterRole", "name": role},
         subjects=[{"kind": SERVICE_ACCOUNT.name, "name": _name(ctx), "namespace": ctx.namespace}],
     )
 
@@ -65,7 +63,9 @@ def _deployment(ctx: Context) -> Manifest:
     # New pods get new tokens; the kubelet would keep the void ones for most of an hour.
     renewed = {"annotations": {contract.ANNOTATION_ACCOUNT: ctx.router_account}} if ctx.router_account else {}
     ours = {"metadata": renewed, "spec": _pod_spec(ctx)}
-    template = merge_template(ours, router.template or {}, "spec.router.template", CONTAINER)
+    theirs = router.template or {}
+    check_template(ctx, contract.ROUTER, theirs, _grace_seconds(ctx))
+    template = merge_template(ours, theirs, "spec.router.template", CONTAINER)
     labels = template["metadata"].get("labels", {})
     template["metadata"]["labels"] = {**labels, **pod_parts.pod_labels(ctx, contract.ROUTER)}
     spec = {
@@ -78,6 +78,10 @@ def _deployment(ctx: Context) -> Manifest:
     return DEPLOYMENT.manifest(_name(ctx), LABELS, spec=spec)
 
 
+def _grace_seconds(ctx: Context) -> int:
+    return ctx.spec.max_generation_seconds + SETTLE_SECONDS
+
+
 def _pod_spec(ctx: Context) -> dict[str, Any]:
     volumes = [pod_parts.empty_dir("tmp")]
     keys = ctx.spec.router.api_keys
@@ -87,7 +91,7 @@ def _pod_spec(ctx: Context) -> dict[str, Any]:
         "serviceAccountName": _name(ctx),
         "automountServiceAccountToken": True,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": ctx.spec.max_generation_seconds + SETTLE_SECONDS,
+        "terminationGracePeriodSeconds": _grace_seconds(ctx),
         "securityContext": pod_parts.POD_SECURITY,
         **pod_parts.pull_secrets(ctx),
         "topologySpreadConstraints": [pod_parts.spread(selector(ctx, contract.ROUTER))],

@@ -135,7 +135,7 @@ async def test_a_service_that_is_seen_before_its_children_waits_without_a_word(
 
 
 async def test_a_lost_lease_ends_the_pass_at_once(api: Api, worker: Worker, user_applies: Apply) -> None:
-    api.faults = {k: NotLeadingError("x") for k in ("ServiceAccount", "Role", "Service", "PodDisruptionBudget")}
+    api.faults = {k: NotLeadingError("x") for k in ("ServiceAccount", "Service", "PodDisruptionBudget")}
     user_applies()
     with pytest.raises(NotLeadingError):
         await one_pass(worker)

@@ -16,7 +16,7 @@ def test_a_new_service_writes_every_child_and_first_what_pods_need(make_context:
     plan = make_plan(make_context(), Observed())
     kinds = [m["kind"] for m in plan.changes.write]
     assert sorted(set(kinds)) == sorted(
-        ["ServiceAccount", "Role", "RoleBinding", "Service", "NetworkPolicy", "Deployment", "PodDisruptionBudget"]
+        ["ServiceAccount", "RoleBinding", "Service", "NetworkPolicy", "Deployment", "PodDisruptionBudget"]
     )
     assert kinds[0] == "ServiceAccount"
     assert plan.changes.remove == ()
