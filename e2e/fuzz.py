@@ -26,7 +26,7 @@ import yaml
 from e2e import cluster
 from e2e.fuzz_cases import BASES, Case, Json, cases
 from e2e.images import ROOT
-from phasewise_operator.kinds import BY_NAME, CHILD_KINDS, INFERENCE_SERVICE, POD, Kind, Manifest
+from phasewise_operator.kinds import BY_NAME, INFERENCE_SERVICE, POD, Kind, Manifest
 from phasewise_operator.kube import Kube, KubeError
 from phasewise_runtime import contract
 
@@ -284,7 +284,9 @@ def main(count: int, seed: int) -> int:
     for outcome, number in sorted(run.outcomes.items()):
         print(f"  {number:5} {outcome}")
     delays = sorted(run.delays)
-    print(f"fuzz: {count} objects, seed {seed}, {seconds:.0f} s; the canary was changed {len(delays)} times and observed")
+    print(
+        f"fuzz: {count} objects, seed {seed}, {seconds:.0f} s; the canary was changed {len(delays)} times and observed"
+    )
     print(f"after {delays[len(delays) // 2]:.3f} s (median), {delays[-1]:.3f} s at most; {len(run.faults)} faults")
     if delays[-1] > CANARY_SECONDS:
         run.faults.append(f"the canary was observed after {delays[-1]:.1f} s: more than {CANARY_SECONDS:g} s")

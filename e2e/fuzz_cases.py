@@ -139,7 +139,7 @@ _ENTRIES: Sequence[Json] = (
     *({"name": "POD_NAME", "value": "x"}, {"name": contract.ENV_ENGINE_CONFIG, "value": "{}"}, {"value": "x"}, None),
     *({"name": 1}, {"name": "tmp", "persistentVolumeClaim": {"claimName": "c"}}, {"name": "x" * 300}, "x"),
     *({"name": "scratch", "hostPath": {"path": "/"}}, {"name": "models", "emptyDir": {}, "nfs": {}}, {"name": "b"}),
-    *({"mountPath": "/tmp", "name": "gone"}, {"mountPath": 1, "name": "tmp"}, {"containerPort": "x"}),  # noqa: S108
+    *({"mountPath": "/tmp", "name": "gone"}, {"mountPath": 1, "name": "tmp"}, {"containerPort": "x"}),
     *({"containerPort": 8000, "name": "http", "protocol": "UDP"}, {"topologyKey": "z"}, {"name": "s", "image": "i"}),
 )
 _LISTS = st.lists(st.sampled_from(_ENTRIES), max_size=3) | _JUNK
@@ -147,8 +147,8 @@ _PROBE = st.sampled_from([None, {"exec": {"command": ["true"]}}, {"tcpSocket": {
 _CONTAINER = st.fixed_dictionaries(
     {"name": st.sampled_from(["engine", "router", "launcher", "side", "Bad Name", 1, None])},
     optional={
-        **{name: _LISTS for name in ("env", "volumeMounts", "ports", "envFrom")},
-        **{name: _JUNK for name in ("command", "args", "securityContext", "resources", "lifecycle", "imagee")},
+        **dict.fromkeys(("env", "volumeMounts", "ports", "envFrom"), _LISTS),
+        **dict.fromkeys(("command", "args", "securityContext", "resources", "lifecycle", "imagee"), _JUNK),
         "image": st.sampled_from(_STRINGS),
         "livenessProbe": _PROBE,
         "readinessProbe": _PROBE,
@@ -158,10 +158,10 @@ _CONTAINERS = st.lists(_CONTAINER, max_size=2) | _JUNK
 _POD_SPECS = st.fixed_dictionaries(
     {"nodeSelector": st.just(NOWHERE)},
     optional={
-        **{name: _CONTAINERS for name in ("containers", "initContainers")},
-        **{name: _LISTS for name in ("volumes", "imagePullSecrets", "topologySpreadConstraints", "tolerations")},
-        **{name: _JUNK for name in ("affinity", "securityContext", "tolerationz", "hostAliases", "dnsConfig")},
-        **{name: _JUNK for name in ("serviceAccountName", "terminationGracePeriodSeconds", "hostNetwork", "nodeName")},
+        **dict.fromkeys(("containers", "initContainers"), _CONTAINERS),
+        **dict.fromkeys(("volumes", "imagePullSecrets", "topologySpreadConstraints", "tolerations"), _LISTS),
+        **dict.fromkeys(("affinity", "securityContext", "tolerationz", "hostAliases", "dnsConfig"), _JUNK),
+        **dict.fromkeys(("serviceAccountName", "terminationGracePeriodSeconds", "hostNetwork", "nodeName"), _JUNK),
     },
 )
 _METADATA = st.fixed_dictionaries(
@@ -207,8 +207,8 @@ _WORDS = st.sampled_from(["x", "", "a" * 63, "prefill", "decode", "router", None
 _LABELS = st.fixed_dictionaries(
     {},
     optional={
-        **{name: _WORDS for name in (contract.LABEL_ROLE, contract.LABEL_REVISION, contract.LABEL_FINGERPRINT)},
-        **{name: _WORDS for name in (contract.LABEL_SERVICE, contract.LABEL_MANAGED_BY, contract.LABEL_COMPONENT)},
+        **dict.fromkeys((contract.LABEL_ROLE, contract.LABEL_REVISION, contract.LABEL_FINGERPRINT), _WORDS),
+        **dict.fromkeys((contract.LABEL_SERVICE, contract.LABEL_MANAGED_BY, contract.LABEL_COMPONENT), _WORDS),
         contract.LABEL_GPUS: _NUMBERS,
         "other": _WORDS,
     },
@@ -310,7 +310,7 @@ _POOL_STATUSES = st.fixed_dictionaries(
     {},
     optional={
         **{name: st.sampled_from(_INTEGERS) for name in ("desired", "ready", "pending")},
-        **{name: _WORDS for name in ("revision", "observedRevision", "summary", "reason", "fresh")},
+        **dict.fromkeys(("revision", "observedRevision", "summary", "reason", "fresh"), _WORDS),
     },
 )
 _MEASURES = st.fixed_dictionaries(
@@ -322,7 +322,7 @@ _STATUSES = st.fixed_dictionaries(
     optional={
         "conditions": _CONDITIONS | _JUNK,
         "observedGeneration": st.sampled_from([0, 1, None, 10**9]),
-        **{role: _POOL_STATUSES | _JUNK for role in contract.ENGINE_ROLES},
+        **dict.fromkeys(contract.ENGINE_ROLES, _POOL_STATUSES | _JUNK),
         "slo": st.fixed_dictionaries({}, optional={"ttft": _MEASURES | _JUNK, "itl": _MEASURES}) | _JUNK,
         "scaling": st.fixed_dictionaries({}, optional={"decisions": _DECISIONS | _JUNK, "fresh": _JUNK}) | _JUNK,
         "router": _JUNK,

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from pydantic import ValidationError
 
+from phasewise_operator.api.status import InferenceServiceStatus
 from phasewise_operator.kinds import INFERENCE_SERVICE, Manifest
 from phasewise_operator.kube import Kube, KubeError
 from phasewise_operator.observed import Failure, Observed
@@ -74,6 +75,7 @@ class Reconciler:
         if live is None or "deletionTimestamp" in live["metadata"]:
             self.status.forget(key)
             return Result()  # children go with their owner
+        live = _with_readable_status(live)
         try:
             ctx = Context.of(live, self.images)
         except ValidationError as error:
@@ -104,8 +106,9 @@ class Reconciler:
         live = self.store.service(key)
         if live is not None:
             message = "the operator failed on this service; its log says more, and it tries again"
+            updates = report.refused(Reason.INTERNAL_ERROR, message)
             with contextlib.suppress(KubeError):
-                await self.status.write_conditions(live, report.refused(Reason.INTERNAL_ERROR, message), _now())
+                await self.status.write_conditions(_with_readable_status(live), updates, _now())
 
     async def _refuse(self, live: Manifest, message: str) -> Result:
         held_back = await self.status.write_conditions(live, report.refused(Reason.INVALID_SPEC, message), _now())
@@ -147,6 +150,11 @@ class Reconciler:
         settled = not growing and {(READY, "True"), (RECONCILING, "False")} <= statuses
         pause = REFUSED_SECONDS if failures else self.resync_seconds if settled else PENDING_SECONDS
         return Result(not failures, requeue_after=pause if held_back is None else min(pause, held_back))
+
+
+def _with_readable_status(live: Manifest) -> Manifest:
+    """A status that another version or a person wrote must not keep this one from writing its own."""
+    return {**live, "status": InferenceServiceStatus.readable(live.get("status"))}
 
 
 def _log_failures(key: Key, failures: Sequence[Failure]) -> None:

@@ -163,7 +163,8 @@ class _Follower:
         if ctx is None:
             self._routers = []
             return True
-        observed = Observed.of(self._deps.store.children(self._key), self.uid)
+        status = (self._deps.store.service(self._key) or {}).get("status")
+        observed = Observed.of(self._deps.store.children(self._key), self.uid, status=status)
         expected, draining = _targets(observed)
         self._routers = [t for t in expected if t.role == contract.ROUTER]
         with self._deps.metrics.rounds.time():
