@@ -170,7 +170,7 @@ def _readable(error: ValidationError) -> str:
     for detail in error.errors():
         path = [str(part) for part in detail["loc"]]
         if path[:2] == ["engine", "args"] and len(path) > 2:
-            hint = "write text, a number, true, false or a list of texts; nested settings as JSON text, '{\"a\": 1}'"
+            hint = "write text, a number, true, false, a list of texts or numbers, or nested settings"
             clauses[".".join(path[:3])] = hint
         else:
             clauses[".".join(path)] = detail["msg"]
