@@ -174,7 +174,9 @@ class InferenceServiceSpec(ApiModel):
         rules.TENSOR_DIVIDES,
         *rules.NO_PIPELINE_WITH_PREFILL,
         rules.ZERO_TOGETHER,
+        *rules.ZERO_NEEDS_MAXIMUM,
         rules.BUDGET_COVERS_MINIMA,
+        rules.BUDGET_COVERS_A_REPLICA,
     )
 
     model: Model = Field(description="The model that is served.")

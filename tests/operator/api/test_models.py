@@ -74,7 +74,9 @@ def test_a_duration_is_taken_before_the_seconds_of_a_stored_object(
 
 
 @pytest.mark.parametrize(
-    "value", [2048, 0.9, True, "float16", ["a", "b"]], ids=["integer", "number", "flag", "text", "list"]
+    "value",
+    [2048, 0.9, True, "float16", ["a", "b"], [1, 0.5, "c"], {"a": {"b": [1, None]}}],
+    ids=["integer", "number", "flag", "text", "list", "numbers", "nested"],
 )
 def test_engine_arguments_keep_their_type(value: object) -> None:
     spec = InferenceServiceSpec.model_validate(MINIMAL | {"engine": {"args": {"name": value}}})
@@ -88,7 +90,7 @@ def test_engine_arguments_keep_their_type(value: object) -> None:
         ({"decode": {"replicas": {"min": -1}}}, "decode.replicas.min"),
         ({"engine": {"type": "sglang"}}, "engine.type"),
         ({"engine": {"image": " "}}, "engine.image"),
-        ({"engine": {"args": {"name": {"nested": 1}}}}, "engine.args.name"),
+        ({"engine": {"args": {"name": [[1]]}}}, "engine.args.name"),
         ({"model": {"uri": "Qwen/Qwen3-8B"}}, "model.uri"),
         ({"slo": {"ttft": "fast", "itl": "40ms"}}, "slo.ttft"),
         ({"maxGeneration": "9s"}, "maxGeneration"),

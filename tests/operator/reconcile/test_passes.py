@@ -92,10 +92,10 @@ async def test_a_spec_that_cannot_be_rendered_does_not_stop_drift_repair(
     assert condition(api, "Stalled") == ("True", "InvalidSpec")
 
 
-async def test_a_nested_engine_argument_is_refused_with_how_to_write_it(
+async def test_an_engine_argument_that_no_command_line_can_have_is_refused_with_how_to_write_it(
     api: Api, worker: Worker, user_applies: Apply
 ) -> None:
-    user_applies(engine={"args": {"speculative-config": {"method": "ngram"}}})
+    user_applies(engine={"args": {"speculative-config": [["ngram"], True]}})
     await one_pass(worker)
     stalled = next(c for c in api.objects["InferenceService", "chat"]["status"]["conditions"] if c["type"] == "Stalled")
     assert stalled["message"].startswith("spec.engine.args.speculative-config: write")
