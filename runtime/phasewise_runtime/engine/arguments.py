@@ -89,7 +89,7 @@ def check_user_arguments(args: Mapping[str, Any]) -> dict[str, ArgValue]:
             raise ConfigError(f"engine argument {written!r}: {reason}")
         if isinstance(value, list) and any(item.startswith("-") for item in value):
             raise ConfigError(f"engine argument {written!r}: an item must not start with a dash; give it its own entry")
-        if "\0" in str(value):
+        if any("\0" in text for text in (value if isinstance(value, list) else [str(value)])):
             raise ConfigError(f"engine argument {written!r}: no command line can have a NUL character: take it out")
         if name in canonical:
             raise ConfigError(f"engine argument {written!r} is there twice: keep one spelling")
