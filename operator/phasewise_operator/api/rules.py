@@ -207,7 +207,7 @@ _PREFILL_REPLICA: Final = f"(has(self.prefill) ? {_least_accelerators('prefill',
 _DECODE_REPLICA: Final = _least_accelerators("decode", "1")
 BUDGET_COVERS_A_REPLICA: Final = Rule(
     f"!has(self.scaling.gpuBudget) || {_PREFILL_REPLICA} + {_DECODE_REPLICA} <= self.scaling.gpuBudget",
-    "scaling.gpuBudget is smaller than one replica of each pool (parallelism.tensor x parallelism.pipeline of each), so "
+    "scaling.gpuBudget is smaller than one replica of each pool (parallelism.tensor x parallelism.pipeline of each): "
     "the service could never answer a request: raise gpuBudget",
     ".scaling.gpuBudget",
     unless_stored=True,
