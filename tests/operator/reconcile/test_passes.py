@@ -14,6 +14,7 @@ from tests.operator.reconcile.fake_api import KEY, Api, Apply, Loop, condition, 
 from phasewise_operator.kinds import EVENT, SERVICE
 from phasewise_operator.kube import KubeError, NotLeadingError
 from phasewise_operator.reconcile.worker import Worker
+from phasewise_runtime import contract
 
 
 async def test_a_second_pass_over_the_same_writes_nothing(api: Api, worker: Worker, user_applies: Apply) -> None:
@@ -63,6 +64,27 @@ async def test_somebody_elses_object_is_left_alone(api: Api, worker: Worker, use
     user_applies()
     await one_pass(worker)
     assert api.objects["Service", "chat"] == theirs
+    assert condition(api, "Stalled") == ("True", "NameConflict")
+
+
+async def test_a_child_of_ours_without_owner_and_labels_is_adopted(
+    api: Api, worker: Worker, user_applies: Apply
+) -> None:
+    user_applies()
+    await one_pass(worker)
+    bare = api.objects["Service", "chat"]
+    del bare["metadata"]["ownerReferences"], bare["metadata"]["labels"]
+    worker.reconciler.store.drop(SERVICE, copy.deepcopy(bare))
+    worker.queue.add(KEY)
+    assert await one_pass(worker)
+    assert api.objects["Service", "chat"]["metadata"]["labels"][contract.LABEL_SERVICE] == "chat"
+    labelled = api.objects["Service", "chat"]
+    labelled["metadata"]["labels"][contract.LABEL_SERVICE] = "other"
+    del labelled["metadata"]["ownerReferences"]
+    labelled["metadata"]["resourceVersion"] = "1000"
+    worker.reconciler.store.put(SERVICE, copy.deepcopy(labelled))
+    worker.queue.add(KEY)
+    assert not await one_pass(worker)
     assert condition(api, "Stalled") == ("True", "NameConflict")
 
 
