@@ -111,7 +111,7 @@ async def _get_ours(kube: Kube, intent: Manifest, uid: str) -> Manifest | None:
 def _is_orphan(live: Manifest, intent: Manifest) -> bool:
     """A child of ours without an owner: edited by hand, or left by `kubectl delete --cascade=orphan`. It is adopted.
 
-    Its labels may have been removed, too: that we applied it, its managedFields say. Labels of another are respected."""
+    Its labels may have been removed, too: managedFields say that we applied it. Labels of another are respected."""
     labels = mapping(live["metadata"].get("labels"))
     ours: dict[str, str] = intent["metadata"]["labels"]
     same = (contract.LABEL_MANAGED_BY, contract.LABEL_SERVICE)
