@@ -116,10 +116,11 @@ def main(count: int, seed: int) -> int:
         run.faults.append(f"the canary was observed after {slowest:.1f} s: more than {CANARY_SECONDS:g} s")
     for fault in run.faults[:FAULTS_SHOWN]:
         print(f"  {fault[:1000]}")
-    print(f"fuzz: {count} objects, seed {seed}, {seconds:.0f} s, {len(run.faults)} faults; the canary was changed")
+    median = statistics.median(run.delays)
     print(
-        f"{len(run.delays)} times, observed after {statistics.median(run.delays):.3f} s (median), {slowest:.3f} s at most"
+        f"fuzz: {count} objects, seed {seed}, {seconds:.0f} s, {len(run.faults)} faults; {len(run.delays)} changes of"
     )
+    print(f"the canary were observed after {median:.3f} s (median), {slowest:.3f} s at most")
     print(f"fuzz: the operator's log is {log}")
     return 1 if run.faults else 0
 
