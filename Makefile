@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SLOWEST := --durations=15 --durations-min=5
 .DEFAULT_GOAL := help
-.PHONY: help setup demo down clean test lint cluster unit e2e soak crds images bench
+.PHONY: help setup demo down clean test lint cluster unit e2e soak fuzz crds images bench
 
 help: ## what there is
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -54,6 +54,10 @@ e2e: setup ## on the local cluster, with real engines
 
 soak: setup ## twenty scale-ups and scale-downs under streams; some 20 minutes, not in CI
 	@$(BIN)/python -m e2e.soak
+
+fuzz: setup ## 2,000 mutated objects against a real API server, on a cluster of its own; some ten minutes, not in CI
+	@export PHASEWISE_CLUSTER_NAME=fuzz PHASEWISE_STATE=/tmp/phasewise-fuzz; $(BIN)/python -m e2e.fuzz; status=$$?; \
+	$(BIN)/python -m e2e.cluster down; exit $$status
 
 crds: setup ## write crds/, the chart's copy and its RBAC rules from the code
 	@$(BIN)/python -m phasewise_operator.api.crd

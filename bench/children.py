@@ -29,7 +29,7 @@ NAMESPACE = "default"
 def manifest_of(name: str) -> Manifest:
     manifest = quickstart(name, NAMESPACE)
     for pool in ("prefill", "decode"):
-        manifest["spec"][pool]["replicas"] = {"min": 0}
+        manifest["spec"][pool]["replicas"] = {"min": 0, "max": 1}
     return manifest
 
 

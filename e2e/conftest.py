@@ -26,6 +26,7 @@ from phasewise_runtime import contract
 FILES = (
     "test_crds",
     "test_stored_objects",
+    "test_fuzz",
     "test_conditions",
     "test_scaling",
     "test_reconcile",

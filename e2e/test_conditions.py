@@ -27,7 +27,7 @@ def aggregated(name: str) -> kube.Object:
 def without_secret() -> kube.Object:
     manifest = aggregated("no-secret")
     manifest["spec"]["router"]["apiKeys"] = {"secretRef": {"name": "my-keys"}}
-    manifest["spec"]["decode"]["replicas"] = {"min": 0}
+    manifest["spec"]["decode"]["replicas"] = {"min": 0, "max": 1}
     return manifest
 
 
@@ -45,7 +45,7 @@ def without_image() -> kube.Object:
 
 def with_taken_name() -> kube.Object:
     manifest = aggregated("taken")
-    manifest["spec"]["decode"]["replicas"] = {"min": 0}
+    manifest["spec"]["decode"]["replicas"] = {"min": 0, "max": 1}
     return manifest
 
 

@@ -174,7 +174,7 @@ def test_a_deleted_service_leaves_nothing(namespace: str) -> None:
     """Without engines, to be quick: the fixtures see the same of Ready services when they delete them."""
     manifest = service.quickstart("deleted", namespace)
     for role in contract.ENGINE_ROLES:
-        manifest["spec"][role]["replicas"] = {"min": 0}
+        manifest["spec"][role]["replicas"] = {"min": 0, "max": 1}
     manifest["spec"]["scaling"]["mode"] = "External"
     service.apply(manifest)
     selector = f"{contract.LABEL_SERVICE}=deleted"

@@ -1,4 +1,5 @@
-"""Objects stored before maxGenerationSeconds and holdSeconds were renamed: read as before, and still editable.
+"""Objects stored under an older CRD: before maxGenerationSeconds and holdSeconds were renamed, and before there were
+rules that they break. They are read as before, and still editable.
 
 As in test_crds.py a copy of the CRD under another group is tried, first as it was and then as it is.
 """
@@ -24,9 +25,31 @@ RENAMED_GROUP = "renamed.phasewise.dev"
 STORED = f"{COPY.lower()}inferenceservices.{RENAMED_GROUP}/llama"
 
 
+BROKEN = {
+    "scaling": {"gpuBudget": 4},
+    "prefill": {"accelerator": {}, "replicas": {"min": 0, "max": 2}, "parallelism": {"tensor": 4}},
+    "decode": {
+        "accelerator": {},
+        "replicas": {"min": 0},
+        "parallelism": {"tensor": 4, "pipeline": 1},
+        "resources": {"requests": {"cpu": 2, "memory": -1}, "limits": {"cpu": 1}},
+    },
+}
+"""Against every rule that came after the first release."""
+
+
+def without_rules(schema: Any) -> Any:
+    if isinstance(schema, dict):
+        return {key: without_rules(value) for key, value in schema.items() if key != "x-kubernetes-validations"}
+    return schema
+
+
 def before_the_rename(crd: dict[str, Any]) -> dict[str, Any]:
-    """The CRD with the two fields as they were: integers with a default, which every object got when it was stored."""
+    """The CRD without rules and with the two fields as they were: integers with a default, which every object got when
+    it was stored."""
     old = copy.deepcopy(crd)
+    version = old["spec"]["versions"][0]
+    version["schema"] = without_rules(version["schema"])
     fields = old["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
     del fields["maxGeneration"], fields["hold"]
     fields["maxGenerationSeconds"] = {"type": "integer", "minimum": 10, "maximum": 86400, "default": 600}
@@ -34,9 +57,9 @@ def before_the_rename(crd: dict[str, Any]) -> dict[str, Any]:
     return old
 
 
-def create(change: dict[str, Any], *options: str) -> str:
+def create(change: dict[str, Any], *options: str, name: str = "llama") -> str:
     """Create the base of the table with this change; what kubectl printed."""
-    body = copied(merged(TABLE["base"], {"spec": change}), RENAMED_GROUP)
+    body = copied(merged(TABLE["base"], {"metadata": {"name": name}, "spec": change}), RENAMED_GROUP)
     return kubectl("create", "-n", "default", *options, "-f", "-", text=yaml.safe_dump(body))
 
 
@@ -58,6 +81,7 @@ def stored() -> Iterator[str]:
         kubectl("apply", "--server-side", "-f", "-", text=yaml.safe_dump(old))
         kubectl("wait", "--for=condition=Established", "--timeout=30s", crd)
         create({"maxGenerationSeconds": 900})
+        create(BROKEN, name="broken")
         kubectl("apply", "--server-side", "-f", "-", text=yaml.safe_dump(new))
         wait_for("the new CRD is served", is_new_crd_served, 30)
         yield STORED
@@ -99,3 +123,18 @@ def test_another_value_under_an_old_name_is_refused_with_the_new_name(stored: st
         change_spec(stored, {"maxGenerationSeconds": 901})
     with pytest.raises(ClusterError, match="holdSeconds was renamed: write hold with a unit"):
         change_spec(stored, {"holdSeconds": 31})
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_stored_object_that_breaks_later_rules_can_be_edited_where_the_edit_breaks_no_other() -> None:
+    broken = STORED.replace("/llama", "/broken")
+    for change in ({"slo": {"ttft": "2s"}}, {"decode": {"replicas": {"min": 0}}}, {"paused": True}):
+        change_spec(broken, change)
+    assert InferenceServiceSpec.model_validate(read_spec(broken)).slo.ttft.seconds == 2
+    with pytest.raises(ClusterError, match="requests are above limits"):
+        change_spec(broken, {"decode": {"resources": {"requests": {"cpu": 3}}}})
+    with pytest.raises(ClusterError, match="does not cover the minima of both pools"):
+        change_spec(broken, {"decode": {"replicas": {"min": 1}}, "prefill": {"replicas": {"min": 1}}})
+    change_spec(broken, {"scaling": {"gpuBudget": 8}})
+    with pytest.raises(ClusterError, match="smaller than one replica of each pool"):
+        change_spec(broken, {"scaling": {"gpuBudget": 4}})

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from phasewise_operator.kinds import DEPLOYMENT, POD, Kind, Manifest
+from phasewise_operator.live_values import by_type, count, mapping, mappings, number, text
 from phasewise_runtime import contract
 
 
@@ -40,27 +41,26 @@ class Workload:
 
     @classmethod
     def of(cls, live: Manifest) -> Workload:
-        labels: Mapping[str, str] = live["metadata"].get("labels", {})
-        spec, status = live.get("spec", {}), live.get("status", {})
-        conditions = {c["type"]: c for c in status.get("conditions", [])}
-        failure = conditions.get("ReplicaFailure", {})
-        progress = conditions.get("Progressing", {})
+        meta, spec, status = live["metadata"], mapping(live.get("spec")), mapping(live.get("status"))
+        labels, conditions = _labels(meta, spec), by_type(status.get("conditions"))
+        failure, progress = conditions.get("ReplicaFailure", {}), conditions.get("Progressing", {})
+        updated = number(status.get("updatedReplicas"))
         return cls(
-            name=live["metadata"]["name"],
-            role=labels.get(contract.LABEL_ROLE, ""),
-            revision=labels.get(contract.LABEL_REVISION, ""),
-            fingerprint=labels.get(contract.LABEL_FINGERPRINT, ""),
-            replicas=spec.get("replicas", 1),
-            ready=status.get("readyReplicas", 0),
-            available=status.get("availableReplicas", 0),
-            updated=status.get("updatedReplicas", 0),
-            outdated=max(0, status.get("replicas", 0) - status.get("updatedReplicas", 0)),
-            observed=status.get("observedGeneration", 0) >= live["metadata"].get("generation", 0),
-            created=live["metadata"].get("creationTimestamp", ""),
-            gpus=int(labels.get(contract.LABEL_GPUS, "0")),
+            name=meta["name"],
+            role=text(labels.get(contract.LABEL_ROLE)),
+            revision=text(labels.get(contract.LABEL_REVISION)),
+            fingerprint=text(labels.get(contract.LABEL_FINGERPRINT)),
+            replicas=number(spec.get("replicas"), default=1),
+            ready=number(status.get("readyReplicas")),
+            available=number(status.get("availableReplicas")),
+            updated=updated,
+            outdated=max(0, number(status.get("replicas")) - updated),
+            observed=number(status.get("observedGeneration")) >= number(meta.get("generation")),
+            created=text(meta.get("creationTimestamp")),
+            gpus=count(labels.get(contract.LABEL_GPUS)) or 0,
             served=progress.get("reason") == "NewReplicaSetAvailable",
-            replica_failure=failure.get("message", "") if failure.get("status") == "True" else "",
-            desired=_count(live["metadata"].get("annotations", {}).get(contract.ANNOTATION_DESIRED, "")),
+            replica_failure=text(failure.get("message")) if failure.get("status") == "True" else "",
+            desired=count(mapping(meta.get("annotations")).get(contract.ANNOTATION_DESIRED)),
         )
 
     @property
@@ -115,12 +115,12 @@ class PodEvent:
     @classmethod
     def of(cls, live: Manifest) -> PodEvent:
         """From events.k8s.io/v1. The kubelet records by the older API, whose times are in the deprecated fields."""
-        time = live.get("eventTime") or ""
+        time, last = text(live.get("eventTime")), mapping(live.get("series")).get("lastObservedTime")
         return cls(
-            live.get("reason", ""),
-            live.get("note", ""),
-            live.get("deprecatedFirstTimestamp") or time,
-            live.get("series", {}).get("lastObservedTime") or live.get("deprecatedLastTimestamp") or time,
+            text(live.get("reason")),
+            text(live.get("note")),
+            text(live.get("deprecatedFirstTimestamp")) or time,
+            text(last) or text(live.get("deprecatedLastTimestamp")) or time,
         )
 
 
@@ -151,27 +151,25 @@ class PodView:
 
     @classmethod
     def of(cls, live: Manifest, events: Sequence[PodEvent] = ()) -> PodView:
-        labels: Mapping[str, str] = live["metadata"].get("labels", {})
-        status = live.get("status", {})
-        conditions = {c["type"]: c for c in status.get("conditions", [])}
-        scheduled = conditions.get("PodScheduled", {})
-        waiting = _waiting(status)
+        meta, status = live["metadata"], mapping(live.get("status"))
+        labels, conditions = mapping(meta.get("labels")), by_type(status.get("conditions"))
+        scheduled, waiting = conditions.get("PodScheduled", {}), _waiting(status)
         return cls(
-            name=live["metadata"]["name"],
-            role=labels.get(contract.LABEL_ROLE, ""),
-            revision=labels.get(contract.LABEL_REVISION, ""),
+            name=meta["name"],
+            role=text(labels.get(contract.LABEL_ROLE)),
+            revision=text(labels.get(contract.LABEL_REVISION)),
             ready=conditions.get("Ready", {}).get("status") == "True",
-            deleting="deletionTimestamp" in live["metadata"],
-            uid=live["metadata"].get("uid", ""),
-            address=status.get("podIP", ""),
-            created=live["metadata"].get("creationTimestamp", ""),
-            deletion_cost=live["metadata"].get("annotations", {}).get(contract.ANNOTATION_DELETION_COST, ""),
-            gpus=int(labels.get(contract.LABEL_GPUS, "0")),
-            unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
-            waiting_reason=waiting.get("reason", ""),
-            waiting_message=waiting.get("message", ""),
+            deleting="deletionTimestamp" in meta,
+            uid=text(meta.get("uid")),
+            address=text(status.get("podIP")),
+            created=text(meta.get("creationTimestamp")),
+            deletion_cost=text(mapping(meta.get("annotations")).get(contract.ANNOTATION_DELETION_COST)),
+            gpus=count(labels.get(contract.LABEL_GPUS)) or 0,
+            unschedulable=text(scheduled.get("message")) if scheduled.get("reason") == "Unschedulable" else "",
+            waiting_reason=text(waiting.get("reason")),
+            waiting_message=text(waiting.get("message")),
             ended=_ended(status),
-            restarts=sum(c.get("restartCount", 0) for c in container_statuses(status)),
+            restarts=sum(number(c.get("restartCount")) for c in container_statuses(status)),
             events=tuple(events),
         )
 
@@ -183,12 +181,20 @@ class Observed:
     children: Mapping[tuple[str, str], Manifest] = field(default_factory=dict[tuple[str, str], Manifest])
     """By kind and name."""
     pods: tuple[PodView, ...] = ()
+    reported: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Size of each pool as the service's status has it, by role: a Deployment can be deleted by hand."""
 
     @classmethod
-    def of(cls, live: Iterable[Manifest], uid: str, events: Mapping[str, Sequence[PodEvent]] | None = None) -> Observed:
+    def of(
+        cls,
+        live: Iterable[Manifest],
+        uid: str,
+        events: Mapping[str, Sequence[PodEvent]] | None = None,
+        status: Manifest | None = None,
+    ) -> Observed:
         """From what the store has of a service: children that the service with `uid` owns, and all pods of its name.
 
-        `events`: of pods, by pod name.
+        `events`: of pods, by pod name. `status`: of the service, as it is stored.
         """
         children: dict[tuple[str, str], Manifest] = {}
         pods: list[PodView] = []
@@ -199,7 +205,7 @@ class Observed:
                     children[manifest["kind"], name] = manifest
             elif not _has_ended(manifest):
                 pods.append(PodView.of(manifest, (events or {}).get(name, ())))
-        return cls(children, tuple(pods))
+        return cls(children, tuple(pods), _reported(mapping(status)))
 
     def child(self, kind: Kind, name: str) -> Manifest | None:
         return self.children.get((kind.name, name))
@@ -214,16 +220,16 @@ class Observed:
     def revisions(self) -> list[RunningRevision]:
         """Every revision of an engine role that has a Deployment or still has pods."""
         pods = [p for p in self.pods if p.role in contract.ENGINE_ROLES]
-        count = Counter((p.role, p.revision) for p in pods)
+        pods_of = Counter((p.role, p.revision) for p in pods)
         found = {
             (w.role, w.revision): RunningRevision(
-                w.role, w.revision, w.fingerprint, w.replicas, w.ready, count[w.role, w.revision], w.gpus, w.served
+                w.role, w.revision, w.fingerprint, w.replicas, w.ready, pods_of[w.role, w.revision], w.gpus, w.served
             )
             for w in self.workloads
             if w.role in contract.ENGINE_ROLES
         }
         for p in pods:
-            left = RunningRevision(p.role, p.revision, "", 0, 0, count[p.role, p.revision], p.gpus, served=False)
+            left = RunningRevision(p.role, p.revision, "", 0, 0, pods_of[p.role, p.revision], p.gpus, served=False)
             found.setdefault((p.role, p.revision), left)
         return list(found.values())
 
@@ -239,36 +245,57 @@ class Failure:
     refused: bool
 
 
-def _count(text: str) -> int | None:
-    return int(text) if text.isdecimal() else None
+def _reported(status: Mapping[str, Any]) -> Mapping[str, int]:
+    """The last decision is about the pool; the status of a pool is about its newest revision."""
+    decisions = mappings(mapping(status.get("scaling")).get("decisions"))
+    sizes: dict[str, int] = {}
+    for role in (role for role in contract.ENGINE_ROLES if role in status):
+        decided = (d.get("to") for d in decisions if d.get("role") == role)
+        size = number(next(decided, mapping(status[role]).get("desired")), default=-1)
+        if size >= 0:
+            sizes[role] = size
+    return sizes
 
 
 def owner_uid(live: Manifest) -> str | None:
     """Uid of the controller of an object."""
-    owners = live["metadata"].get("ownerReferences", [])
-    return next((o["uid"] for o in owners if o.get("controller")), None)
+    owners = mappings(live["metadata"].get("ownerReferences"))
+    return next((text(o.get("uid")) for o in owners if o.get("controller")), None)
 
 
 def _has_ended(pod: Manifest) -> bool:
     """Evicted, or its node is gone: it holds no resources any more, and is replaced already."""
-    return pod.get("status", {}).get("phase") in ("Failed", "Succeeded")
+    return mapping(pod.get("status")).get("phase") in ("Failed", "Succeeded")
 
 
 def container_statuses(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+    """Of init containers, too; each has `state` and `lastState`, with mappings in them."""
+    listed = [*mappings(status.get("initContainerStatuses")), *mappings(status.get("containerStatuses"))]
+    states = ("state", "lastState")
+    return [
+        {**c, **{s: {name: mapping(value) for name, value in mapping(c.get(s)).items()} for s in states}}
+        for c in listed
+    ]
 
 
-def _waiting(status: Mapping[str, Any]) -> Mapping[str, str]:
+def _waiting(status: Mapping[str, Any]) -> Mapping[str, Any]:
     """The first container that waits; one that waits for the containers before it only if there is no other."""
-    states = [c.get("state", {}).get("waiting") for c in container_statuses(status)]
-    waiting: list[Mapping[str, str]] = [s for s in states if s]
-    return next((s for s in waiting if s.get("reason") != "PodInitializing"), waiting[0] if waiting else {})
+    waiting = [c["state"]["waiting"] for c in container_statuses(status) if c["state"].get("waiting")]
+    first = [state for state in waiting if state.get("reason") != "PodInitializing"] or waiting
+    return first[0] if first else {}
 
 
 def _ended(status: Mapping[str, Any]) -> Ended | None:
     for container in container_statuses(status):
-        for state in (container.get("state", {}), container.get("lastState", {})):
+        for state in (container["state"], container["lastState"]):
             end = state.get("terminated")
             if end and end.get("exitCode") != 0:
-                return Ended(end.get("exitCode", 0), end.get("reason", ""), str(end.get("message", "")).strip())
+                return Ended(number(end.get("exitCode")), text(end.get("reason")), text(end.get("message")).strip())
     return None
+
+
+def _labels(meta: Mapping[str, Any], spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of a Deployment: those of its pods where they say what it is, since its own can be edited with nothing said."""
+    template = mapping(mapping(mapping(spec.get("template")).get("metadata")).get("labels"))
+    identity = (contract.LABEL_ROLE, contract.LABEL_REVISION, contract.LABEL_FINGERPRINT, contract.LABEL_GPUS)
+    return {**mapping(meta.get("labels")), **{name: template[name] for name in identity if name in template}}

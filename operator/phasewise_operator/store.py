@@ -33,14 +33,19 @@ class Store:
 
     def put(self, kind: Kind, manifest: Manifest) -> set[Key]:
         """Keep the newer of the known copy and this one. Returns the services concerned: none if it is not ours, two if
-        its label names another service than before, of which the first may have to repair the label."""
+        its label names another service than before, of which the first may have to repair the label.
+
+        None, too, of a service that is known at this version: the watch shows a status that the operator itself wrote,
+        and another pass would find nothing. A child that we wrote does concern its service: the pass that wrote it did
+        not see it."""
         key, uid = service_key(kind, manifest), str(manifest["metadata"].get("uid"))
         if key is None or _number(manifest) <= self._deleted.get(uid, -1):
             return set()
         slim = trim(kind, manifest)
         if kind is INFERENCE_SERVICE:
-            self._services[key] = _newer(self._services.get(key), slim)
-            return {key}
+            known = self._services.get(key)
+            self._services[key] = _newer(known, slim)
+            return set() if known is not None and _identity(known) == _identity(slim) else {key}
         ref = (kind.name, str(manifest["metadata"]["name"]))
         before = self._service_of.get(uid, key)
         known = self._children.get(before, {}).get(ref)

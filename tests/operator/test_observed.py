@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from phasewise_operator.kinds import Manifest
-from phasewise_operator.observed import Observed, PodView, gpus_held
+from phasewise_operator.observed import Observed, PodEvent, PodView, Workload, gpus_held
 from phasewise_runtime import contract
 
 
@@ -44,3 +50,53 @@ def test_gpus_are_held_by_pods_of_all_revisions_and_by_replicas_that_are_to_beco
 def test_a_revision_without_a_deployment_is_known_by_the_pods_that_are_left() -> None:
     (left,) = seen(pods=pods("decode", "removed", 2, gpus=1)).revisions
     assert (left.replicas, left.ready, left.pods, left.served) == (0, 0, 2, False)
+
+
+TEMPLATE = {contract.LABEL_ROLE: "decode", contract.LABEL_REVISION: "r", contract.LABEL_GPUS: "4"}
+
+
+@pytest.mark.parametrize("written", ["x", "", "-1", "1.5", "\u0663", "9" * 5000, None], ids=lambda text: repr(text)[:8])
+def test_a_label_or_an_annotation_that_is_no_number_is_read_as_if_it_were_not_there(written: str | None) -> None:
+    live = deployment("decode", "r", 2, gpus=0)
+    live["metadata"]["labels"][contract.LABEL_GPUS] = written
+    live["metadata"]["annotations"] = {contract.ANNOTATION_DESIRED: written}
+    pod = {"metadata": {"name": "p", "labels": {contract.LABEL_GPUS: written}}}
+    assert (Workload.of(live).gpus, Workload.of(live).desired, PodView.of(pod).gpus) == (0, None, 0)
+    live["spec"]["template"] = {"metadata": {"labels": TEMPLATE}}
+    assert Workload.of(live).gpus == 4
+
+
+def test_a_deployment_that_lost_its_labels_is_what_its_pods_are() -> None:
+    live = deployment("decode", "r", 2, gpus=4)
+    live["spec"]["template"] = {"metadata": {"labels": TEMPLATE}}
+    expected = Workload.of(live)
+    for labels in (None, {}, {contract.LABEL_ROLE: "prefill", contract.LABEL_REVISION: "other"}):
+        live["metadata"]["labels"] = labels
+        assert Workload.of(live) == expected
+
+
+JUNK = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
+NAMES = st.sampled_from(
+    [
+        *("labels", "annotations", "ownerReferences", "generation", "creationTimestamp", "conditions", "podIP", "type"),
+        *("status", "reason", "message", "containerStatuses", "initContainerStatuses", "state", "lastState", "waiting"),
+        *("terminated", "exitCode", "restartCount", "replicas", "readyReplicas", "template", "metadata", "series"),
+        *("controller", "uid", "decode", "desired", "scaling", "decisions", "role", "to", contract.LABEL_GPUS),
+    ]
+)
+SHAPES = st.recursive(JUNK, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAMES, inner, max_size=4))
+
+
+@given(meta=st.dictionaries(NAMES, SHAPES, max_size=3), spec=SHAPES, status=SHAPES)
+def test_no_shape_of_a_live_object_ends_a_pass(meta: dict[str, Any], spec: Any, status: Any) -> None:
+    live = {"metadata": {**meta, "name": "x"}, "spec": spec, "status": status}
+    objects = [{**live, "kind": kind} for kind in ("Deployment", "Pod", "Service")]
+    observed = Observed.of(objects, "u", {"x": [PodEvent.of(live)]}, status)
+    assert len(observed.revisions) <= 2
+    assert all(isinstance(w.replicas, int) and isinstance(w.role, str) for w in observed.workloads)
+
+
+def test_the_size_of_a_pool_is_that_of_its_last_decision() -> None:
+    status = {"decode": {"desired": 1}, "scaling": {"decisions": [{"role": "decode", "to": 3}, {"role": "prefill"}]}}
+    assert Observed.of([], "u", status=status).reported == {"decode": 3}, "1 of 3 is of the newest revision so far"
+    assert Observed.of([], "u", status={"decode": {"desired": 2}}).reported == {"decode": 2}

@@ -15,7 +15,7 @@ from tests.operator.golden_specs import SHAPES
 from phasewise_operator.kinds import Manifest
 from phasewise_operator.render import children as render_children
 from phasewise_operator.render.children import constant_children, stamp
-from phasewise_operator.render.context import RenderError
+from phasewise_operator.render.context import Context, RenderError
 from phasewise_operator.render.engine import engine_deployment, engine_template, label_value
 from phasewise_runtime import contract
 from phasewise_runtime.engine.config import EngineConfig
@@ -143,6 +143,53 @@ def test_a_template_is_merged_by_name(make_context: MakeContext) -> None:
     assert "NCCL_DEBUG" in env
     assert [v["name"] for v in rendered["spec"]["volumes"]][-1] == "rdma"
     assert rendered["metadata"]["labels"]["team"] == "a"
+
+
+POD_IP = {"name": "POD_NAME", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
+PROBE = {"exec": {"command": ["true"]}, "periodSeconds": 5}
+
+
+def test_where_only_one_source_may_be_set_that_of_the_user_replaces_ours(make_context: MakeContext) -> None:
+    """A PersistentVolumeClaim keeps the weights of an hf:// model over the lives of pods."""
+    claim = {"name": "models", "persistentVolumeClaim": {"claimName": "weights"}}
+    container = {"name": "engine", "env": [{"name": "HOME", "valueFrom": POD_IP["valueFrom"]}, POD_IP]}
+    spec = {"volumes": [claim], "containers": [{**container, "livenessProbe": PROBE}]}
+    ctx = make_context(model={"uri": "hf://a/b"}, decode={"template": {"spec": spec}})
+    rendered = engine_template(ctx, "decode").template["spec"]
+    assert claim in rendered["volumes"]
+    env = {e["name"]: e for e in rendered["containers"][0]["env"]}
+    assert (env["HOME"], env["POD_NAME"]) == (container["env"][0], POD_IP)
+    ours = engine_template(make_context(), "decode").template["spec"]["containers"][0]["livenessProbe"]
+    kept = {key: value for key, value in ours.items() if key != "httpGet"}
+    assert rendered["containers"][0]["livenessProbe"] == {**kept, **PROBE}
+
+
+def test_the_same_source_with_other_options_is_merged(make_context: MakeContext) -> None:
+    template = {"spec": {"volumes": [{"name": "shm", "emptyDir": {"sizeLimit": "1Gi"}}]}}
+    rendered = engine_template(make_context(decode={"template": template}), "decode").template["spec"]
+    assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}} in rendered["volumes"]
+
+
+def engine_variable(ctx: Context) -> str:
+    (container,) = engine_template(ctx, "decode").template["spec"]["containers"]
+    return next(e["value"] for e in container["env"] if e["name"] == contract.ENV_ENGINE_CONFIG)
+
+
+@pytest.mark.parametrize("text", ["$$", "$(HOME)", "$", "a$$(POD_IP)b", "$$$(X)"])
+def test_dollars_in_arguments_reach_the_engine_as_written(make_context: MakeContext, text: str) -> None:
+    """Kubernetes puts variables in place of $(NAME), and $ in place of $$, in the value of a variable."""
+    variable = engine_variable(make_context(engine={"args": {"chat-template": text}}))
+    assert "$(" not in variable.replace("$$", "")
+    assert EngineConfig.from_json(variable.replace("$$", "$")).args == {"chat-template": text}
+
+
+def test_arguments_that_fit_in_no_environment_variable_are_refused(make_context: MakeContext) -> None:
+    long = "x" * 119 * 2**10
+    assert len(engine_variable(make_context(engine={"args": {"chat-template": long}}))) < 128 * 2**10
+    with pytest.raises(RenderError, match=r"spec.engine.args: 13\d,\d{3} bytes together, and at most 122,880 fit"):
+        engine_template(
+            make_context(engine={"args": {"middleware": "y" * 12 * 2**10, "chat-template": long}}), "decode"
+        )
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

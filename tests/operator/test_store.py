@@ -34,6 +34,17 @@ def test_a_child_that_gets_its_label_back_is_known_again() -> None:
     assert store.put(DEPLOYMENT, child("d", 5)) == {KEY}
 
 
+def test_the_watch_event_of_a_status_that_the_operator_wrote_concerns_nobody() -> None:
+    store = Store()
+    assert store.put(INFERENCE_SERVICE, service(3)) == {KEY}
+    store.put(INFERENCE_SERVICE, service(4))  # the answer to a write
+    assert store.put(INFERENCE_SERVICE, service(4)) == set(), "its event"
+    assert store.put(INFERENCE_SERVICE, service(5)) == {KEY}, "somebody else's edit"
+    assert store.put(INFERENCE_SERVICE, service(5, uid="other")) == {KEY}
+    store.put(DEPLOYMENT, child("d", 6))
+    assert store.put(DEPLOYMENT, child("d", 6)) == {KEY}, "the pass that wrote it did not see it"
+
+
 def relabelled(manifest: Manifest, service: str, version: int) -> Manifest:
     meta = manifest["metadata"]
     labels = {contract.LABEL_SERVICE: service}

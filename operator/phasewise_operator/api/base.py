@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections import defaultdict
+from typing import Annotated, Any, cast
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, WithJsonSchema
 from pydantic.alias_generators import to_camel
-from pydantic_core import to_jsonable_python
+from pydantic_core import ErrorDetails, to_jsonable_python
 
 from phasewise_operator.api.rules import QUANTITY, QUANTITY_PATTERN, Rule, validations
 
@@ -15,13 +16,33 @@ RESOURCE_NAME = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*
 
 
 class ApiModel(BaseModel):
-    """A part of a Phasewise resource: frozen, camelCase outside, unknown fields refused."""
+    """A part of a Phasewise resource: frozen, camelCase outside.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
+    Fields that it does not know are passed over: the CRD may be of a newer version than the operator, and then every
+    stored object may have one. The API server removes what its CRD does not know, and kubectl refuses it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", alias_generator=to_camel, populate_by_name=True)
 
     def to_json(self) -> dict[str, Any]:
         """Return the object as the API server takes it: camelCase, and no key where there is no value."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+    @classmethod
+    def readable(cls, stored: object) -> dict[str, Any]:
+        """The part of a stored object that this version can read, as JSON.
+
+        For a status: another version may have written it, or a person, and it must not stop the operator from writing
+        a better one. A value that is not valid is left out, and so is what lacks a field that it needs.
+        """
+        while True:
+            try:
+                model = cls.model_validate(stored)
+            except ValidationError as error:
+                left = _without(stored, {_at_fault(detail) for detail in error.errors(include_url=False)})
+                stored = {} if left == stored else left
+            else:
+                return model.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
 
     def set_fields(self, *names: str) -> dict[str, Any]:
         """Return the named fields (all, if none is named) that are neither empty nor at their default, as JSON.
@@ -39,6 +60,37 @@ class ApiModel(BaseModel):
             if reduced not in (None, {}, [], ""):
                 found[name] = reduced
         return found
+
+
+Path = tuple[int | str, ...]
+_LEFT_OUT = object()
+
+
+def _at_fault(error: ErrorDetails) -> Path:
+    """What is to be left out: the value itself, or the object that lacks a field."""
+    return error["loc"][:-1] if error["type"] == "missing" else error["loc"]
+
+
+def _without(value: Any, paths: set[Path]) -> Any:
+    """A copy without what lies at these paths; `{}` where that is everything. A path may end below a plain value: a
+    validator's own steps are in it."""
+    left = _reduced(value, paths)
+    return {} if left is _LEFT_OUT else left
+
+
+def _reduced(value: Any, paths: set[Path]) -> Any:
+    if not paths:
+        return value
+    if () in paths or not isinstance(value, dict | list):
+        return _LEFT_OUT
+    below: defaultdict[int | str, set[Path]] = defaultdict(set)
+    for path in paths:
+        below[path[0]].add(path[1:])
+    if isinstance(value, list):
+        items = [_reduced(item, below[n]) for n, item in enumerate(cast("list[Any]", value))]
+        return [item for item in items if item is not _LEFT_OUT]
+    members = {k: _reduced(v, below[k]) for k, v in cast("dict[str, Any]", value).items()}
+    return {k: v for k, v in members.items() if v is not _LEFT_OUT}
 
 
 def with_rules(*rules: Rule) -> ConfigDict:

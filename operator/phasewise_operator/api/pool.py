@@ -61,6 +61,8 @@ ResourceList = Annotated[dict[str, Quantity], Field(max_length=16)]
 class Resources(ApiModel):
     """CPU, memory and other resources; an accelerator follows from accelerator and parallelism."""
 
+    model_config = with_rules(rules.REQUESTS_WITHIN_LIMITS)
+
     requests: ResourceList = Field(
         default_factory=dict[str, int | str], description="Resources reserved for a replica, such as cpu: 4."
     )
@@ -71,6 +73,8 @@ class Resources(ApiModel):
 
 class Parallelism(ApiModel):
     """How one replica is spread over accelerators."""
+
+    model_config = with_rules(rules.ONE_POD)
 
     tensor: int = Field(default=1, ge=1, le=64, description="Tensor parallelism: accelerators that share each layer.")
     pipeline: int = Field(

@@ -21,16 +21,22 @@ class Rule:
     rule: str
     message: str
     field_path: str | None = None
+    unless_stored: bool = False
+    """An object that broke the rule before the edit may break it after. For a rule on the spec that came after the
+    first release: the API server lets stored values pass by itself only where nothing changes below the rule."""
 
-    def to_schema(self) -> dict[str, str]:
+    def to_schema(self) -> dict[str, JsonValue]:
         """Return the rule as the CRD carries it."""
-        schema = {"rule": self.rule, "message": self.message}
+        schema: dict[str, JsonValue] = {"rule": self.rule, "message": self.message}
+        if self.unless_stored:
+            stored = self.rule.replace("self.", "oldSelf.value().")
+            schema |= {"rule": f"({self.rule}) || (oldSelf.hasValue() && !({stored}))", "optionalOldSelf": True}
         return schema | {"fieldPath": self.field_path} if self.field_path else schema
 
 
 def validations(*rules: Rule) -> dict[str, JsonValue]:
     """Return the part of a schema that carries rules."""
-    return {"x-kubernetes-validations": [dict[str, JsonValue](rule.to_schema()) for rule in rules]}
+    return {"x-kubernetes-validations": [rule.to_schema() for rule in rules]}
 
 
 # Six digits and this length keep every sum below the 292 years that Go's durations hold: CEL would fail on more.
@@ -48,7 +54,7 @@ def duration_between(lowest: str | None, highest: str | None, message: str) -> R
 
 QUANTITY_PATTERN: Final = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
 QUANTITY: Final = Rule(
-    f"type(self) == int || string(self).matches(r'{QUANTITY_PATTERN}')",
+    f"type(self) == int ? int(self) >= 0 : string(self).matches(r'{QUANTITY_PATTERN}')",
     "write a quantity such as 4, 500m or 32Gi (units k, M, G, T or Ki, Mi, Gi, Ti)",
 )
 
@@ -114,6 +120,18 @@ ENGINE_ARGS: Final = tuple(
 REPLICAS_ORDER: Final = Rule(
     "!has(self.max) || self.min <= self.max", "replicas.min is above replicas.max: lower min or raise max"
 )
+REQUESTS_WITHIN_LIMITS: Final = Rule(
+    "!has(self.requests) || !has(self.limits) || self.requests.all(name, !(name in self.limits) || "
+    "!isQuantity(string(self.requests[name])) || !isQuantity(string(self.limits[name])) || "
+    "quantity(string(self.requests[name])).compareTo(quantity(string(self.limits[name]))) <= 0)",
+    "requests are above limits: of no resource more may be requested than its limit; lower requests or raise limits",
+    ".requests",
+)
+ONE_POD: Final = Rule(
+    "self.tensor * self.pipeline <= 64",
+    "a replica is one pod on one node: parallelism.tensor x parallelism.pipeline can be at most 64",
+    ".pipeline",
+)
 EXTENDED_RESOURCE: Final = Rule(
     "self.resource.contains('/') && !self.resource.contains('kubernetes.io/')",
     "accelerator.resource must be the extended resource of a device plugin, such as nvidia.com/gpu: write cpu and "
@@ -165,13 +183,34 @@ ZERO_TOGETHER: Final = Rule(
     "replicas.min must be 0 in both pools or in neither; for decode replicas that do both phases leave prefill out",
     ".prefill.replicas.min",
 )
-_PREFILL_MINIMUM: Final = (
-    "(has(self.prefill) && has(self.prefill.accelerator) ? "
-    "self.prefill.replicas.min * self.prefill.parallelism.tensor * self.prefill.parallelism.pipeline : 0)"
+ZERO_NEEDS_MAXIMUM: Final = tuple(
+    Rule(
+        f"{exists}self.scaling.mode != 'Auto' || self.{pool}.replicas.min > 0 || has(self.{pool}.replicas.max)",
+        "replicas.min 0 without replicas.max keeps the pool at 0 for ever in scaling.mode Auto: write replicas.max, or "
+        "scaling.mode: Manual for a service that is switched off",
+        f".{pool}.replicas",
+        unless_stored=True,
+    )
+    for pool, exists in (("prefill", "!has(self.prefill) || "), ("decode", ""))
 )
-_DECODE_MINIMUM: Final = (
-    "(has(self.decode.accelerator) ? "
-    "self.decode.replicas.min * self.decode.parallelism.tensor * self.decode.parallelism.pipeline : 0)"
+
+
+def _least_accelerators(pool: str, replicas: str) -> str:
+    """CEL for what a pool takes with so many replicas; `has` must hold for the pool."""
+    size = f"self.{pool}.parallelism.tensor * self.{pool}.parallelism.pipeline"
+    return f"(has(self.{pool}.accelerator) ? {replicas} * {size} : 0)"
+
+
+_PREFILL_MINIMUM: Final = f"(has(self.prefill) ? {_least_accelerators('prefill', 'self.prefill.replicas.min')} : 0)"
+_DECODE_MINIMUM: Final = _least_accelerators("decode", "self.decode.replicas.min")
+_PREFILL_REPLICA: Final = f"(has(self.prefill) ? {_least_accelerators('prefill', '1')} : 0)"
+_DECODE_REPLICA: Final = _least_accelerators("decode", "1")
+BUDGET_COVERS_A_REPLICA: Final = Rule(
+    f"!has(self.scaling.gpuBudget) || {_PREFILL_REPLICA} + {_DECODE_REPLICA} <= self.scaling.gpuBudget",
+    "scaling.gpuBudget is smaller than one replica of each pool (parallelism.tensor x parallelism.pipeline of each): "
+    "the service could never answer a request: raise gpuBudget",
+    ".scaling.gpuBudget",
+    unless_stored=True,
 )
 BUDGET_COVERS_MINIMA: Final = Rule(
     f"!has(self.scaling.gpuBudget) || {_PREFILL_MINIMUM} + {_DECODE_MINIMUM} <= self.scaling.gpuBudget",

@@ -9,7 +9,7 @@ import math
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field, WithJsonSchema
+from pydantic import Field, JsonValue, StrictFloat, StrictInt, StrictStr, WithJsonSchema
 
 from phasewise_operator.api import rules
 from phasewise_operator.api.base import ApiModel, LocalRef, PodTemplate, with_rules
@@ -68,7 +68,7 @@ class Model(ApiModel):
     )
 
 
-ArgValue = bool | int | float | str | list[str]
+ArgValue = bool | int | float | str | list[StrictStr | StrictInt | StrictFloat] | dict[str, JsonValue]
 
 
 _OWNED_FLAGS = frozenset({"disable-log-stats", "grpc", "headless"})
@@ -108,7 +108,8 @@ class Engine(ApiModel):
     args: EngineArgs = Field(
         default_factory=dict[str, ArgValue],
         description="Arguments of the engine, by name without dashes, such as max-model-len: 16384. A value is text, "
-        "a number, true (a bare flag), false (--no-...) or a list of texts.",
+        "a number, true (a bare flag), false (--no-...), a list of texts or numbers, or nested settings, which are "
+        "passed on as JSON.",
     )
 
 
@@ -173,7 +174,9 @@ class InferenceServiceSpec(ApiModel):
         rules.TENSOR_DIVIDES,
         *rules.NO_PIPELINE_WITH_PREFILL,
         rules.ZERO_TOGETHER,
+        *rules.ZERO_NEEDS_MAXIMUM,
         rules.BUDGET_COVERS_MINIMA,
+        rules.BUDGET_COVERS_A_REPLICA,
     )
 
     model: Model = Field(description="The model that is served.")

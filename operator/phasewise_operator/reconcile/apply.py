@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from phasewise_operator.kinds import DEPLOYMENT, ROLE_BINDING, Manifest, kind_of
 from phasewise_operator.kube import Kube, KubeError
+from phasewise_operator.live_values import mapping
 from phasewise_operator.observed import Failure, Observed, owner_uid
 from phasewise_operator.reconcile.conditions import Reason
 from phasewise_operator.reconcile.contention import Contention
@@ -121,8 +122,10 @@ async def _get_ours(kube: Kube, intent: Manifest, uid: str) -> Manifest | None:
 
 
 def _is_orphan(live: Manifest, intent: Manifest) -> bool:
-    """A child of ours without an owner: edited by hand, or left by `kubectl delete --cascade=orphan`. It is adopted."""
-    labels: dict[str, str] = live["metadata"].get("labels") or {}
+    """A child of ours without an owner: edited by hand, or left by `kubectl delete --cascade=orphan`. It is adopted.
+
+    Its labels may have been removed, too: managedFields say that we applied it. Labels of another are respected."""
+    labels = mapping(live["metadata"].get("labels"))
     ours: dict[str, str] = intent["metadata"]["labels"]
     same = (contract.LABEL_MANAGED_BY, contract.LABEL_SERVICE)
-    return owner_uid(live) is None and all(labels.get(k) == ours[k] for k in same) and bool(owned_fields(live))
+    return owner_uid(live) is None and all(labels.get(k, ours[k]) == ours[k] for k in same) and bool(owned_fields(live))

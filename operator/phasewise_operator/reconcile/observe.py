@@ -11,6 +11,7 @@ from typing import Final
 
 from phasewise_operator.kinds import EVENT, POD, Manifest
 from phasewise_operator.kube import Kube, KubeError
+from phasewise_operator.live_values import mapping
 from phasewise_operator.observed import Observed, PodEvent, container_statuses
 from phasewise_operator.store import Key, Store
 
@@ -22,7 +23,7 @@ async def observe(store: Store, kube: Kube, key: Key, uid: str) -> Observed:
     """Children that the service with `uid` owns, and all pods of that name."""
     creating = [pod for pod in store.children(key, POD) if _is_creating(pod)]
     events = {pod["metadata"]["name"]: await _events(kube, pod) for pod in creating}
-    return Observed.of(store.children(key), uid, events)
+    return Observed.of(store.children(key), uid, events, (store.service(key) or {}).get("status"))
 
 
 async def _events(kube: Kube, pod: Manifest) -> list[PodEvent]:
@@ -38,11 +39,11 @@ async def _events(kube: Kube, pod: Manifest) -> list[PodEvent]:
 
 def _is_creating(pod: Manifest) -> bool:
     """Init containers that have ended do not count: the engine's image is pulled after them."""
-    states = [container.get("state", {}) for container in container_statuses(pod.get("status", {}))]
+    states = [container["state"] for container in container_statuses(mapping(pod.get("status")))]
     waiting = [state["waiting"].get("reason") for state in states if state.get("waiting")]
     return (
         "deletionTimestamp" not in pod["metadata"]
         and bool(waiting)
         and all(reason in _CREATING for reason in waiting)
-        and bool(pod.get("spec", {}).get("nodeName"))
+        and bool(mapping(pod.get("spec")).get("nodeName"))
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from phasewise_operator.api.spec import ScalingMode
 from phasewise_operator.kinds import DEPLOYMENT, POOL_SCALER, SERVICE_ACCOUNT, Manifest
+from phasewise_operator.live_values import mapping
 from phasewise_operator.observed import Observed
 from phasewise_operator.reconcile.managed_fields import extract, owned_fields, owns
 from phasewise_operator.reconcile.sizes import pool_sizes
@@ -86,7 +87,7 @@ def needs_write(intent: Manifest, observed: Observed) -> bool:
     live = observed.children.get(_ref(intent))
     if live is None:
         return True
-    annotations: dict[str, str] = live["metadata"].get("annotations") or {}
+    annotations = mapping(live["metadata"].get("annotations"))
     applied, desired = annotations.get(contract.ANNOTATION_INTENT), intent["metadata"]["annotations"]
     return applied != desired[contract.ANNOTATION_INTENT] or not owns(owned_fields(live), intent)
 
@@ -128,7 +129,8 @@ def _pool_scalers(
 
 
 def _old_deployments(observed: Observed, rollout: Rollout) -> list[Manifest]:
-    """An old revision cannot be rendered any more: what we own of it is applied again, with its new size.
+    """An old revision cannot be rendered any more: what we own of it is applied again, with its new size. That may be
+    nothing: a backup tool that restores an object, or `kubectl replace`, owns all of it.
 
     The annotation with the size of the pool stands on the current revision only.
     """
@@ -139,7 +141,7 @@ def _old_deployments(observed: Observed, rollout: Rollout) -> list[Manifest]:
         if replicas is None or live is None:
             continue
         manifest = extract(live)
-        manifest["spec"]["replicas"] = replicas
+        manifest.setdefault("spec", {})["replicas"] = replicas
         manifest["metadata"].get("annotations", {}).pop(contract.ANNOTATION_DESIRED, None)
         manifests.append(manifest)
     return manifests

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from pydantic import ValidationError
 
+from phasewise_operator.api.status import InferenceServiceStatus
 from phasewise_operator.kinds import INFERENCE_SERVICE, Manifest
 from phasewise_operator.kube import Kube, KubeError
 from phasewise_operator.observed import Failure, Observed
@@ -79,6 +80,7 @@ class Reconciler:
         if live is None or "deletionTimestamp" in live["metadata"]:
             self.status.forget(key)
             return Result()  # children go with their owner
+        live = _with_readable_status(live)
         unread = self.store.unread(key[0])
         if unread:
             return await self._hold(live, unread)
@@ -112,8 +114,9 @@ class Reconciler:
         live = self.store.service(key)
         if live is not None:
             message = "the operator failed on this service; its log says more, and it tries again"
+            updates = report.refused(Reason.INTERNAL_ERROR, message)
             with contextlib.suppress(KubeError):
-                await self.status.write_conditions(live, report.refused(Reason.INTERNAL_ERROR, message), _now())
+                await self.status.write_conditions(_with_readable_status(live), updates, _now())
 
     async def _refuse(self, live: Manifest, message: str) -> Result:
         held_back = await self.status.write_conditions(live, report.refused(Reason.INVALID_SPEC, message), _now())
@@ -165,6 +168,11 @@ class Reconciler:
         return Result(not failures, requeue_after=pause if held_back is None else min(pause, held_back))
 
 
+def _with_readable_status(live: Manifest) -> Manifest:
+    """A status that another version or a person wrote must not keep this one from writing its own."""
+    return {**live, "status": InferenceServiceStatus.readable(live.get("status"))}
+
+
 def _log_failures(key: Key, failures: Sequence[Failure]) -> None:
     failures = [f for f in failures if f.reason != Reason.CONTENDED]  # is logged once where it is found
     if failures:
@@ -179,7 +187,7 @@ def _readable(error: ValidationError) -> str:
     for detail in error.errors():
         path = [str(part) for part in detail["loc"]]
         if path[:2] == ["engine", "args"] and len(path) > 2:
-            hint = "write text, a number, true, false or a list of texts; nested settings as JSON text, '{\"a\": 1}'"
+            hint = "write text, a number, true, false, a list of texts or numbers, or nested settings"
             clauses[".".join(path[:3])] = hint
         else:
             clauses[".".join(path)] = detail["msg"]

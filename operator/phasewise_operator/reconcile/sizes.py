@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from phasewise_operator.api.spec import ScalingMode
 from phasewise_operator.kinds import POOL_SCALER
+from phasewise_operator.live_values import mapping, number
 from phasewise_operator.observed import Observed
 from phasewise_operator.render.children import scaler_name
 from phasewise_operator.render.context import Context
@@ -38,7 +39,8 @@ def pool_sizes(ctx: Context, observed: Observed, recommendation: Recommendation)
 def _scaler_replicas(ctx: Context, observed: Observed, role: str) -> int | None:
     """spec.replicas of the pool's PoolScaler; None while there is none."""
     live = observed.child(POOL_SCALER, scaler_name(ctx, role))
-    return live["spec"].get("replicas") if live else None
+    replicas = number(mapping(live.get("spec")).get("replicas"), default=-1) if live else -1
+    return replicas if replicas >= 0 else None
 
 
 def _unchanged(ctx: Context, observed: Observed, role: str, reason: str, message: str) -> SizeDecision:

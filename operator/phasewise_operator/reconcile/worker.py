@@ -46,13 +46,22 @@ class Worker:
             outcome = "error"
         except Exception:
             log.exception("%s/%s: unexpected; again in %.1f s", *key, self.queue.failed(key))
-            await self.reconciler.report_internal_error(key)
+            await self._report_internal_error(key)
             outcome = "error"
         else:
             self._requeue(key, result)
             outcome = "ok" if result.complete else "incomplete"
         self.metrics.reconciles.labels(outcome).inc()
         return outcome
+
+    async def _report_internal_error(self, key: Key) -> None:
+        """A defect that strikes here, too, must not end the worker, and with it the term: other services wait."""
+        try:
+            await self.reconciler.report_internal_error(key)
+        except NotLeadingError:
+            raise
+        except Exception:
+            log.exception("%s/%s: the internal error could not be reported", *key)
 
     def _requeue(self, key: Key, result: Result) -> None:
         if result.back_off:

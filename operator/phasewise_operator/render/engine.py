@@ -26,6 +26,9 @@ CONTAINER: Final = "engine"
 STARTUP_SECONDS: Final = 3600
 PROBED_SECONDS: Final = STARTUP_SECONDS + 600
 """The launcher, which can say why, gives up before the kubelet does; its time begins after preflight."""
+CONFIG_BYTES: Final = 120 * 2**10
+"""Of the launcher's configuration. Linux starts no process with a variable of 128 KiB (MAX_ARG_STRLEN), its name
+included; the rest is a margin."""
 KV_ENV: Final = ("VLLM_ATTENTION_BACKEND", "VLLM_KV_CACHE_LAYOUT")
 
 
@@ -97,7 +100,7 @@ def engine_config(ctx: Context, role: str, pool: Pool) -> EngineConfig:
         args = check_user_arguments(ctx.spec.engine.args)
     except ConfigError as error:
         raise RenderError(f"spec.engine.args: {error}") from None
-    return EngineConfig(
+    config = EngineConfig(
         service=ctx.name,
         role=cast("Any", role),
         model_uri=ctx.spec.model.uri,
@@ -113,6 +116,13 @@ def engine_config(ctx: Context, role: str, pool: Pool) -> EngineConfig:
         startup_seconds=STARTUP_SECONDS,
         secrets_dir=pod_parts.secret_dir("model") if ctx.spec.model.secret_ref else None,
     )
+    size = len(config.to_json())
+    if size > CONFIG_BYTES:
+        raise RenderError(
+            f"spec.engine.args: {size:,} bytes together, and at most {CONFIG_BYTES:,} fit in an environment variable: "
+            "put long texts in a file, such as of a ConfigMap mounted by the template, and name the file"
+        )
+    return config
 
 
 def label_value(text: str) -> str:
@@ -159,7 +169,7 @@ def _container(ctx: Context, pool: Pool, config: EngineConfig) -> dict[str, Any]
         "imagePullPolicy": ctx.pull_policy,
         "command": ["python3", f"{contract.LAUNCHER_DIR}/launcher.pyz"],
         "env": [
-            {"name": contract.ENV_ENGINE_CONFIG, "value": config.to_json()},
+            {"name": contract.ENV_ENGINE_CONFIG, "value": _as_written(config.to_json())},
             pod_parts.field_env(contract.ENV_POD_IP, "status.podIP"),
             pod_parts.field_env(contract.ENV_POD_NAME, "metadata.name"),
             {"name": "HOME", "value": scratch},
@@ -179,6 +189,11 @@ def _container(ctx: Context, pool: Pool, config: EngineConfig) -> dict[str, Any]
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": _mounts(ctx),
     }
+
+
+def _as_written(text: str) -> str:
+    """As the value of an environment variable: Kubernetes puts variables in place of $(NAME), and $ in place of $$."""
+    return text.replace("$", "$$")
 
 
 def _resources(pool: Pool) -> dict[str, Any]:

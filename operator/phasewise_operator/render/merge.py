@@ -1,7 +1,8 @@
 """A user's partial pod template laid over ours. Pure.
 
 Maps are merged key by key; lists that Kubernetes itself keys are merged by that key; any other list of the user's
-replaces ours. Command, arguments, our environment variables and our labels are refused there.
+replaces ours. Where Kubernetes takes one of several fields, such as the source of a volume, the user's one replaces
+ours. Command, arguments, our environment variables and our labels are refused there.
 """
 
 from __future__ import annotations
@@ -22,6 +23,13 @@ MERGE_KEYS: Final[Mapping[str, str]] = {
     "imagePullSecrets": "name",
     "topologySpreadConstraints": "topologyKey",
 }
+_HANDLERS: Final = frozenset({"exec", "grpc", "httpGet", "sleep", "tcpSocket"})
+UNIONS: Final[Mapping[str, frozenset[str]]] = {
+    "env": frozenset({"value", "valueFrom"}),
+    "valueFrom": frozenset({"configMapKeyRef", "fieldRef", "fileKeyRef", "resourceFieldRef", "secretKeyRef"}),
+    **dict.fromkeys(("livenessProbe", "readinessProbe", "startupProbe", "postStart", "preStop"), _HANDLERS),
+}
+"""By the field that holds them: fields of which only one may be set. Of a volume it is any but its name."""
 OWNED_ENV: Final = (contract.ENV_ENGINE_CONFIG, contract.ENV_POD_IP)
 
 
@@ -31,24 +39,28 @@ def merge_template(ours: dict[str, Any], theirs: Mapping[str, Any], where: str, 
     return _merge(ours, theirs, where)
 
 
-def _merge(ours: Mapping[str, Any], theirs: Mapping[str, Any], where: str) -> dict[str, Any]:
-    merged = dict(ours)
+def _merge(ours: Mapping[str, Any], theirs: Mapping[str, Any], where: str, field: str = "") -> dict[str, Any]:
+    """`field`: that both are the value of, or an entry of."""
+    union = (ours.keys() | theirs.keys()) - {"name"} if field == "volumes" else UNIONS.get(field, frozenset[str]())
+    chosen = union & theirs.keys()
+    merged = {key: value for key, value in ours.items() if not chosen or key in chosen or key not in union}
     for key, value in theirs.items():
         at = f"{where}.{key}"
         mine = merged.get(key)
         if isinstance(mine, Mapping):
-            merged[key] = _merge(cast("Mapping[str, Any]", mine), _mapping(value, at), at)
+            merged[key] = _merge(cast("Mapping[str, Any]", mine), _mapping(value, at), at, key)
         elif isinstance(mine, list) and key in MERGE_KEYS:
-            merged[key] = _merge_list(cast("list[Any]", mine), value, MERGE_KEYS[key], at)
+            merged[key] = _merge_list(cast("list[Any]", mine), value, key, at)
         else:
             merged[key] = value
     return merged
 
 
-def _merge_list(ours: list[Any], theirs: Any, key: str, where: str) -> list[Any]:
+def _merge_list(ours: list[Any], theirs: Any, field: str, where: str) -> list[Any]:
+    key = MERGE_KEYS[field]
     merged = {item[key]: item for item in ours}
     for entry in _entries(theirs, key, where):
-        merged[entry[key]] = _merge(merged.get(entry[key], {}), entry, f"{where}[{entry[key]}]")
+        merged[entry[key]] = _merge(merged.get(entry[key], {}), entry, f"{where}[{entry[key]}]", field)
     return list(merged.values())
 
 

@@ -25,7 +25,7 @@ from phasewise_operator.render.context import Context, Images
 from phasewise_operator.scaling.metrics import ScalingMetrics
 from phasewise_operator.scaling.policy.decide import Memory, decide
 from phasewise_operator.scaling.pools import pools_of, targets_of
-from phasewise_operator.scaling.scrape import ScrapeError, Scraper
+from phasewise_operator.scaling.scrape import ScrapeError, Scraper, pause_after
 from phasewise_operator.scaling.signals.build import kv_transfers, signals
 from phasewise_operator.scaling.signals.history import History, Scrape, ScrapeTarget
 from phasewise_operator.scaling.types import (
@@ -125,6 +125,7 @@ class _Follower:
         self.recommendation = NO_RECOMMENDATION
         self._history = History()
         self._memory = Memory()
+        self._scrape_pause = 0.0
         self._reported_at = 0.0
         self._roles: frozenset[str] = frozenset()
         self._routers: list[ScrapeTarget] = []
@@ -153,7 +154,7 @@ class _Follower:
                 idle = False
             if idle:
                 await self._wait_for_request()
-            pause = LEAST_SECONDS if idle else ROUND_SECONDS
+            pause = max(LEAST_SECONDS if idle else ROUND_SECONDS, self._scrape_pause)
             await asyncio.sleep(max(LEAST_SECONDS, began + pause - time.monotonic()))
 
     async def _round(self) -> bool:
@@ -163,7 +164,8 @@ class _Follower:
         if ctx is None:
             self._routers = []
             return True
-        observed = Observed.of(self._deps.store.children(self._key), self.uid)
+        status = (self._deps.store.service(self._key) or {}).get("status")
+        observed = Observed.of(self._deps.store.children(self._key), self.uid, status=status)
         expected, draining = _targets(observed)
         self._routers = [t for t in expected if t.role == contract.ROUTER]
         with self._deps.metrics.rounds.time():
@@ -195,6 +197,7 @@ class _Follower:
 
     async def _scrape(self, targets: Sequence[ScrapeTarget]) -> None:
         results = await self._deps.scraper.scrape(targets)
+        self._scrape_pause = pause_after(results.values())
         roles = {t.uid: t.role for t in targets}
         for uid, result in results.items():
             if isinstance(result, ScrapeError):

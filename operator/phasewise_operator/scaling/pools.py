@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from phasewise_operator.api.pool import Replicas
+from phasewise_operator.live_values import count
 from phasewise_operator.observed import Observed, Workload, gpus_held
 from phasewise_operator.render.context import Context, gpus_per_replica
 from phasewise_operator.scaling.types import PoolState, SloTargets
@@ -24,15 +25,19 @@ def highest(replicas: Replicas) -> int:
 
 
 def desired_now(observed: Observed, role: str) -> int | None:
-    """Size that the pool was last given; None: it has no Deployment yet.
+    """Size that the pool was last given; None: it has not had one yet.
 
-    Read from the annotation: replicas are fewer while a rollout is under way, and may have been edited by hand.
+    Read from the annotation: replicas are fewer while a rollout is under way, and may have been edited by hand. Without
+    one, as when the Deployment was deleted by hand, from the service's status, or from the pods that are left.
     """
-    workloads = [w for w in observed.workloads if w.role == role]
     current = _current(observed, role)
     if current is not None:
         return current.desired
-    return max((w.replicas for w in workloads), default=None)
+    if role in observed.reported:
+        return observed.reported[role]
+    replicas = [w.replicas for w in observed.workloads if w.role == role]
+    left = sum(p.role == role and not p.deleting for p in observed.pods)
+    return max(replicas) if replicas else left or None
 
 
 def _current(observed: Observed, role: str) -> Workload | None:
@@ -66,8 +71,8 @@ def _pool(ctx: Context, observed: Observed, role: str) -> PoolState:
 
 
 def _batch(ctx: Context) -> int:
-    configured = str(ctx.spec.engine.args.get("max-num-seqs", ""))
-    return int(configured) if configured.isdecimal() else DEFAULT_BATCH
+    configured = count(str(ctx.spec.engine.args.get("max-num-seqs", "")))
+    return DEFAULT_BATCH if configured is None else configured
 
 
 def _gpus_beside(observed: Observed, role: str, desired: int) -> int:

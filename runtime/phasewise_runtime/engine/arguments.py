@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final, cast
 
 from phasewise_runtime.engine.config import ArgValue, ConfigError
 
@@ -73,10 +74,14 @@ KV_NEUTRAL_ARGS: Final = frozenset(
 """Engine arguments known not to change what a KV block means. Any other may, and then a pair gives wrong answers."""
 
 
-def check_user_arguments(args: Mapping[str, ArgValue]) -> dict[str, ArgValue]:
-    """The user's arguments under their canonical names, or ConfigError with the field to use instead."""
+def check_user_arguments(args: Mapping[str, Any]) -> dict[str, ArgValue]:
+    """The user's arguments under their canonical names, or ConfigError with the field to use instead.
+
+    Numbers in a list become text, and nested settings become JSON text, as vLLM reads them from its command line.
+    """
     canonical: dict[str, ArgValue] = {}
-    for written, value in args.items():
+    for written, given in args.items():
+        value = _plain(given)
         name = written.replace("_", "-")
         if name.startswith("-") or "=" in name or any(c.isspace() for c in name):
             raise ConfigError(f"engine argument {written!r}: write the name without dashes, and its value as the value")
@@ -84,10 +89,20 @@ def check_user_arguments(args: Mapping[str, ArgValue]) -> dict[str, ArgValue]:
             raise ConfigError(f"engine argument {written!r}: {reason}")
         if isinstance(value, list) and any(item.startswith("-") for item in value):
             raise ConfigError(f"engine argument {written!r}: an item must not start with a dash; give it its own entry")
+        if any("\0" in text for text in (value if isinstance(value, list) else [str(value)])):
+            raise ConfigError(f"engine argument {written!r}: no command line can have a NUL character: take it out")
         if name in canonical:
             raise ConfigError(f"engine argument {written!r} is there twice: keep one spelling")
         canonical[name] = value
     return canonical
+
+
+def _plain(value: Any) -> ArgValue:
+    if isinstance(value, Mapping):
+        return json.dumps(value, sort_keys=True)
+    if isinstance(value, list):
+        return [str(item) for item in cast("list[object]", value)]
+    return value
 
 
 def _owner(name: str) -> str | None:

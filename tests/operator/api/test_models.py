@@ -74,7 +74,9 @@ def test_a_duration_is_taken_before_the_seconds_of_a_stored_object(
 
 
 @pytest.mark.parametrize(
-    "value", [2048, 0.9, True, "float16", ["a", "b"]], ids=["integer", "number", "flag", "text", "list"]
+    "value",
+    [2048, 0.9, True, "float16", ["a", "b"], [1, 0.5, "c"], {"a": {"b": [1, None]}}],
+    ids=["integer", "number", "flag", "text", "list", "numbers", "nested"],
 )
 def test_engine_arguments_keep_their_type(value: object) -> None:
     spec = InferenceServiceSpec.model_validate(MINIMAL | {"engine": {"args": {"name": value}}})
@@ -85,11 +87,10 @@ def test_engine_arguments_keep_their_type(value: object) -> None:
 @pytest.mark.parametrize(
     ("change", "where"),
     [
-        ({"replica": 1}, "replica"),
         ({"decode": {"replicas": {"min": -1}}}, "decode.replicas.min"),
         ({"engine": {"type": "sglang"}}, "engine.type"),
         ({"engine": {"image": " "}}, "engine.image"),
-        ({"engine": {"args": {"name": {"nested": 1}}}}, "engine.args.name"),
+        ({"engine": {"args": {"name": [[1]]}}}, "engine.args.name"),
         ({"model": {"uri": "Qwen/Qwen3-8B"}}, "model.uri"),
         ({"slo": {"ttft": "fast", "itl": "40ms"}}, "slo.ttft"),
         ({"maxGeneration": "9s"}, "maxGeneration"),
@@ -101,6 +102,34 @@ def test_refusals_name_the_field(change: dict[str, Any], where: str) -> None:
         InferenceServiceSpec.model_validate(MINIMAL | change)
     places = [".".join(str(part) for part in error["loc"]) for error in refused.value.errors()]
     assert any(place.startswith(where) for place in places)
+
+
+def test_fields_of_a_newer_version_are_passed_over_at_every_level() -> None:
+    newer = {**MINIMAL, "fresh": 1, "router": {"replicas": 1, "fresh": {"a": []}}, "slo": {**MINIMAL["slo"], "x": 1}}
+    spec = InferenceServiceSpec.model_validate(newer)
+    assert spec.set_fields() == InferenceServiceSpec.model_validate({**MINIMAL, "router": {"replicas": 1}}).set_fields()
+
+
+CONDITION = {"type": "A", "status": "True", "reason": "B", "message": "", "lastTransitionTime": "2026-01-02T03:04:05Z"}
+DECISION = {"time": "2026-01-02T03:04:05Z", "role": "decode", "from": 1, "to": 2, "reason": "C", "message": "d"}
+
+
+@pytest.mark.parametrize(
+    ("stored", "readable"),
+    [
+        (None, {}),
+        ([1], {}),
+        ({"fresh": 1, "url": "u"}, {"url": "u"}),
+        ({"conditions": [{"type": "Ready"}, {**CONDITION, "fresh": 1}, 3]}, {"conditions": [CONDITION]}),
+        ({"scaling": {"decisions": [{**DECISION, "fresh": 1}, {"to": -1}]}}, {"scaling": {"decisions": [DECISION]}}),
+        ({"decode": {"desired": "many"}, "observedGeneration": 2}, {"observedGeneration": 2}),
+        ({"slo": {"ttft": {"target": "500ms", "measured": "slow", "summary": ""}}, "prefill": None}, {}),
+        ({"observed_generation": "x", "url": "u"}, {"url": "u"}),
+    ],
+    ids=["null", "a list", "unknown", "conditions", "decisions", "a bad value", "a lacking value", "another spelling"],
+)
+def test_of_a_stored_status_what_can_be_read_is_read(stored: object, readable: dict[str, Any]) -> None:
+    assert InferenceServiceStatus.readable(stored) == readable
 
 
 def test_models_cannot_be_changed() -> None:

@@ -14,6 +14,7 @@ from tests.operator.reconcile.fake_api import KEY, Api, Apply, Loop, condition, 
 from phasewise_operator.kinds import DEPLOYMENT, EVENT, SERVICE
 from phasewise_operator.kube import KubeError, NotLeadingError
 from phasewise_operator.reconcile.worker import Worker
+from phasewise_runtime import contract
 
 
 async def test_a_second_pass_over_the_same_writes_nothing(api: Api, worker: Worker, user_applies: Apply) -> None:
@@ -66,6 +67,27 @@ async def test_somebody_elses_object_is_left_alone(api: Api, worker: Worker, use
     assert condition(api, "Stalled") == ("True", "NameConflict")
 
 
+async def test_a_child_of_ours_without_owner_and_labels_is_adopted(
+    api: Api, worker: Worker, user_applies: Apply
+) -> None:
+    user_applies()
+    await one_pass(worker)
+    bare = api.objects["Service", "chat"]
+    del bare["metadata"]["ownerReferences"], bare["metadata"]["labels"]
+    worker.reconciler.store.drop(SERVICE, copy.deepcopy(bare))
+    worker.queue.add(KEY)
+    assert await one_pass(worker)
+    assert api.objects["Service", "chat"]["metadata"]["labels"][contract.LABEL_SERVICE] == "chat"
+    labelled = api.objects["Service", "chat"]
+    labelled["metadata"]["labels"][contract.LABEL_SERVICE] = "other"
+    del labelled["metadata"]["ownerReferences"]
+    labelled["metadata"]["resourceVersion"] = "1000"
+    worker.reconciler.store.put(SERVICE, copy.deepcopy(labelled))
+    worker.queue.add(KEY)
+    assert not await one_pass(worker)
+    assert condition(api, "Stalled") == ("True", "NameConflict")
+
+
 async def test_a_child_of_ours_without_an_owner_is_adopted(api: Api, worker: Worker, user_applies: Apply) -> None:
     """As `kubectl delete --cascade=orphan` leaves it, to be applied again without an outage."""
     user_applies()
@@ -92,10 +114,10 @@ async def test_a_spec_that_cannot_be_rendered_does_not_stop_drift_repair(
     assert condition(api, "Stalled") == ("True", "InvalidSpec")
 
 
-async def test_a_nested_engine_argument_is_refused_with_how_to_write_it(
+async def test_an_engine_argument_that_no_command_line_can_have_is_refused_with_how_to_write_it(
     api: Api, worker: Worker, user_applies: Apply
 ) -> None:
-    user_applies(engine={"args": {"speculative-config": {"method": "ngram"}}})
+    user_applies(engine={"args": {"speculative-config": [["ngram"], True]}})
     await one_pass(worker)
     stalled = next(c for c in api.objects["InferenceService", "chat"]["status"]["conditions"] if c["type"] == "Stalled")
     assert stalled["message"].startswith("spec.engine.args.speculative-config: write")

@@ -91,6 +91,19 @@ def test_leaving_prefill_out_removes_its_children(make_context: MakeContext) -> 
     assert all(e.role == "decode" for e in together.engines)
 
 
+def test_an_old_deployment_of_which_nothing_is_ours_is_made_smaller_all_the_same(make_context: MakeContext) -> None:
+    """As a backup tool or `kubectl replace` leaves it: another manager owns all of it."""
+    running = observed(make_plan(make_context(), Observed()), ready=2)
+    for (kind, _), live in running.children.items():
+        if kind == "Deployment":
+            live["metadata"]["managedFields"] = []
+    ctx = make_context(engine={"image": "vllm/vllm-openai:v0.33.0"})
+    known = {name for kind, name in running.children if kind == "Deployment"}
+    old = [m for m in make_plan(ctx, running).desired if m["metadata"]["name"] in known - {"chat-router"}]
+    assert [m["spec"] for m in old] == [{"replicas": 1}, {"replicas": 1}]
+    assert all(m["metadata"]["ownerReferences"] for m in old)
+
+
 def test_a_child_that_lost_a_field_is_written_again_and_nothing_else(make_context: MakeContext) -> None:
     ctx = make_context()
     now = observed(make_plan(ctx, Observed()), ready=2)

@@ -89,6 +89,14 @@ async def test_only_a_defect_is_reported_as_an_internal_error() -> None:
         assert reconciler.internal_errors == reported
 
 
+async def test_a_defect_in_reporting_a_defect_does_not_end_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker's end would be the term's end: no service would be acted on any more."""
+    worker, queue, reconciler = worker_of(ValueError("a defect"))
+    monkeypatch.setattr(reconciler, "report_internal_error", lambda _: 1 / 0)
+    assert await worker.process_next() == "error"
+    assert queue.asked == ["failed"]
+
+
 async def test_an_operator_that_does_not_lead_stops_and_keeps_the_key() -> None:
     worker, queue, _ = worker_of(NotLeadingError("x"))
     with pytest.raises(NotLeadingError):

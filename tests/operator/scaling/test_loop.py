@@ -23,7 +23,7 @@ from tests.operator.conftest import until as wait_until
 from phasewise_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD
 from phasewise_operator.queue import WorkQueue
 from phasewise_operator.render.context import Context, Images
-from phasewise_operator.scaling import loop
+from phasewise_operator.scaling import loop, scrape
 from phasewise_operator.scaling.loop import Deps, Loop
 from phasewise_operator.scaling.metrics import ScalingMetrics
 from phasewise_operator.scaling.policy import data_quality
@@ -189,6 +189,23 @@ async def test_a_pool_whose_scrapes_fail_is_held_with_the_reason(stage: Stage) -
     now = decision()
     assert now
     assert (now.desired, now.sufficient) == (1, False)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_service_whose_expositions_take_long_to_parse_is_looked_at_less_often(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here with a share of the event loop that makes any parsing long."""
+    monkeypatch.setattr(scrape, "PARSE_SHARE", 1e-5)
+    asked: list[float] = []
+    sleep = asyncio.sleep
+
+    async def recorded(seconds: float) -> None:
+        asked.append(seconds)
+        await sleep(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", recorded)
+    await until("a round has ended", lambda: any(seconds > 1 for seconds in asked))
 
 
 # --- specs come from the watch -----------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from tests.operator.scaling.signals.exposition import EXPOSITIONS, Router
 from phasewise_operator.scaling import scrape
 from phasewise_operator.scaling.scrape import ScrapeError, Scraper
 from phasewise_operator.scaling.signals import families
+from phasewise_operator.scaling.signals.exposition import parse
 from phasewise_operator.scaling.signals.history import Scrape, ScrapeTarget
 from phasewise_runtime import contract
 
@@ -90,6 +91,25 @@ async def test_engines_and_routers_are_scraped_and_stamped(pods: Pods) -> None:
     assert before <= first.at <= time.monotonic()
     assert first.metrics.counters[families.TOKENS]
     assert second.metrics.counters[contract.METRIC_ARRIVALS] == {(): 0}
+
+
+async def test_the_time_that_parsing_took_is_known_of_good_and_of_bad_expositions(pods: Pods) -> None:
+    good = await pods.start("127.0.0.1", says(http(ENGINE_METRICS)))
+    bad = await pods.start("127.0.0.2", says(http(b"<html>\n" * 1000)))
+    async with pods.scraper() as scraper:
+        found = await scraper.scrape([good, bad])
+    assert 0 < found[good.uid].seconds < 1
+    assert 0 < found[bad.uid].seconds < 1
+
+
+def test_the_largest_exposition_holds_four_of_today_and_no_more_than_a_moment_of_the_event_loop() -> None:
+    """Of all series new, its worst, as a defective engine may have them: a counter label on every request."""
+    line = b'vllm:inter_token_latency_seconds_bucket{request="%d",le="+Inf"} 1\n'
+    body = b"".join(line % n for n in range(scrape.MAX_BYTES // len(line)))
+    assert 4 * len(ENGINE_METRICS) < scrape.MAX_BYTES
+    began = time.thread_time()
+    parse(body, families.ENGINE)
+    assert time.thread_time() - began < 0.3, "some 25 ms; a second with 8 MiB"
 
 
 async def test_connections_are_kept_between_rounds(pods: Pods) -> None:

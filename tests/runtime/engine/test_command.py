@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.runtime.engine.golden import GOLDEN, POD, command
 
-from phasewise_runtime.engine.arguments import OWNED
+from phasewise_runtime.engine.arguments import OWNED, check_user_arguments, to_argv
 from phasewise_runtime.engine.command import batched_tokens, engine_command, shutdown_timeout, termination_grace_seconds
 from phasewise_runtime.engine.config import ArgValue, ConfigError
 from phasewise_runtime.model_uri import model_location
@@ -208,3 +208,17 @@ def test_the_containers_environment_overrides_defaults_but_not_required_variable
     merged = made.over({"OMP_NUM_THREADS": "8", "HOME": "/root", "PYTHONPATH": "/site", "KEPT": "1"})
     assert (merged["OMP_NUM_THREADS"], merged["HOME"], merged["KEPT"]) == ("8", "/scratch", "1")
     assert merged["PYTHONPATH"] == f"{POD.plugin_path}:/site"
+
+
+def test_numbers_in_a_list_and_nested_settings_are_written_as_vllm_reads_them() -> None:
+    args = check_user_arguments({"cudagraph-capture-sizes": [1, 2.5, "x"], "speculative-config": {"b": [1], "a": None}})
+    assert to_argv(args) == [
+        *("--cudagraph-capture-sizes", "1", "2.5", "x"),
+        '--speculative-config={"a": null, "b": [1]}',
+    ]
+
+
+def test_a_character_that_ends_an_argument_is_refused_before_an_engine_is_started() -> None:
+    for value in ("a\0b", ["a\0b"]):
+        with pytest.raises(ConfigError, match="'chat-template': no command line can have a NUL character"):
+            check_user_arguments({"chat-template": value})

@@ -38,6 +38,8 @@ class Scrape:
 
     at: float
     metrics: ParsedMetrics
+    seconds: float = 0.0
+    """CPU time that parsing took."""
 
 
 @dataclass(frozen=True)
