@@ -59,6 +59,12 @@ def test_the_api_server_refuses_what_safe_forbids(api: client.CustomObjectsApi, 
     assert sorted(forbidden_fields(api, role, case["template"])) == sorted(expected)
 
 
+def test_a_template_that_would_keep_the_api_server_busy_is_refused(api: client.CustomObjectsApi) -> None:
+    env = [{"name": f"A{n}", "hidden": ""} for n in range(3000)]
+    fields = forbidden_fields(api, "decode", {"spec": {"containers": [{"name": "engine", "env": env}]}})
+    assert fields == ["spec.decode.template.spec.containers[engine].env with more than 256 entries"]
+
+
 FOREIGN: list[tuple[str, ...]] = [
     ("delete", "serviceaccount", "default"),
     ("delete", "service", "kube-dns"),

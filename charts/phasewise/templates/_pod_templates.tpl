@@ -4,100 +4,144 @@ variables:
 - name: prefill
   expression: 'has(object.spec.prefill) && has(object.spec.prefill.template) && !(oldObject != null && has(oldObject.spec.prefill)
     && has(oldObject.spec.prefill.template) && oldObject.spec.prefill.template == object.spec.prefill.template)
-    ? (type(object.spec.prefill.template) == map ? object.spec.prefill.template.filter(k0, !(k0 in [''metadata'',
-    ''spec''])).map(k0, ''spec.prefill.template.'' + k0) + (has(object.spec.prefill.template.metadata) ? (type(object.spec.prefill.template.metadata)
-    == map ? object.spec.prefill.template.metadata.filter(k1, !(k1 in [''labels'', ''annotations''])).map(k1, ''spec.prefill.template.metadata.''
-    + k1) + (has(object.spec.prefill.template.metadata.annotations) ? (type(object.spec.prefill.template.metadata.annotations)
-    == map ? object.spec.prefill.template.metadata.annotations.filter(k2, [''container.apparmor.security.beta.kubernetes.io/'',
+    ? (type(object.spec.prefill.template) != map ? [] : size(object.spec.prefill.template) > 256 ? [''spec.prefill.template
+    with more than 256 entries''] : object.spec.prefill.template.filter(k0, !(k0 in [''metadata'', ''spec''])).map(k0,
+    ''spec.prefill.template.'' + k0) + (has(object.spec.prefill.template.metadata) ? (type(object.spec.prefill.template.metadata)
+    != map ? [] : size(object.spec.prefill.template.metadata) > 256 ? [''spec.prefill.template.metadata with more
+    than 256 entries''] : object.spec.prefill.template.metadata.filter(k1, !(k1 in [''labels'', ''annotations''])).map(k1,
+    ''spec.prefill.template.metadata.'' + k1) + (has(object.spec.prefill.template.metadata.annotations) ? (type(object.spec.prefill.template.metadata.annotations)
+    != map ? [] : size(object.spec.prefill.template.metadata.annotations) > 256 ? [''spec.prefill.template.metadata.annotations
+    with more than 256 entries''] : object.spec.prefill.template.metadata.annotations.filter(k2, [''container.apparmor.security.beta.kubernetes.io/'',
     ''container.seccomp.security.alpha.kubernetes.io/'', ''seccomp.security.alpha.kubernetes.io/'', ''io.kubernetes.cri-o.'',
     ''cdi.k8s.io/'', ''sidecar.istio.io/proxyImage'', ''sidecar.istio.io/userVolume''].exists(p, k2.startsWith(p))).map(k2,
-    ''spec.prefill.template.metadata.annotations.'' + k2) : []) : []) : []) : []) + (has(object.spec.prefill.template.spec)
-    ? (type(object.spec.prefill.template.spec) == map ? object.spec.prefill.template.spec.filter(k1, !(k1 in [''nodeSelector'',
-    ''tolerations'', ''affinity'', ''topologySpreadConstraints'', ''schedulerName'', ''runtimeClassName'', ''imagePullSecrets'',
+    ''spec.prefill.template.metadata.annotations.'' + k2)) : [])) : []) + (has(object.spec.prefill.template.spec)
+    ? (type(object.spec.prefill.template.spec) != map ? [] : size(object.spec.prefill.template.spec) > 256 ? [''spec.prefill.template.spec
+    with more than 256 entries''] : object.spec.prefill.template.spec.filter(k1, !(k1 in [''nodeSelector'', ''tolerations'',
+    ''affinity'', ''topologySpreadConstraints'', ''schedulerName'', ''runtimeClassName'', ''imagePullSecrets'',
     ''dnsPolicy'', ''dnsConfig'', ''priorityClassName'', ''containers'', ''volumes''])).map(k1, ''spec.prefill.template.spec.''
     + k1) + (has(object.spec.prefill.template.spec.priorityClassName) ? (type(object.spec.prefill.template.spec.priorityClassName)
     == string && [''system-''].exists(k2, object.spec.prefill.template.spec.priorityClassName.startsWith(k2)) ?
     [''spec.prefill.template.spec.priorityClassName''] : []) : []) + (has(object.spec.prefill.template.spec.containers)
-    ? (type(object.spec.prefill.template.spec.containers) == list ? object.spec.prefill.template.spec.containers.filter(i2,
+    ? (type(object.spec.prefill.template.spec.containers) != list ? [] : size(object.spec.prefill.template.spec.containers)
+    > 256 ? [''spec.prefill.template.spec.containers with more than 256 entries''] : object.spec.prefill.template.spec.containers.filter(i2,
     type(i2) == map).map(i2, ((has(i2.name) && type(i2.name) == string ? i2.name : ''?'') == ''engine'' ? (type(i2)
-    == map ? i2.filter(k3, !(k3 in [''name'', ''env'', ''envFrom'', ''resources'', ''volumeMounts''])).map(k3, ''spec.prefill.template.spec.containers[''
-    + (has(i2.name) && type(i2.name) == string ? i2.name : ''?'') + ''].'' + k3) + (has(i2.env) ? (type(i2.env)
-    == list ? i2.env.filter(i4, type(i4) == map).map(i4, (type(i4) == map ? i4.filter(k5, !(k5 in [''name'', ''value'',
-    ''valueFrom''])).map(k5, ''spec.prefill.template.spec.containers['' + (has(i2.name) && type(i2.name) == string
-    ? i2.name : ''?'') + ''].env['' + (has(i4.name) && type(i4.name) == string ? i4.name : ''?'') + ''].'' + k5)
-    + (has(i4.valueFrom) ? (type(i4.valueFrom) == map ? i4.valueFrom.filter(k6, !(k6 in [''fieldRef'', ''resourceFieldRef'',
-    ''configMapKeyRef''])).map(k6, ''spec.prefill.template.spec.containers['' + (has(i2.name) && type(i2.name) ==
-    string ? i2.name : ''?'') + ''].env['' + (has(i4.name) && type(i4.name) == string ? i4.name : ''?'') + ''].valueFrom.''
-    + k6) : []) : []) : []).join('', '')).filter(i4, i4 != '''') : []) : []) + (has(i2.envFrom) ? (type(i2.envFrom)
-    == list ? i2.envFrom.filter(i4, type(i4) == map).map(i4, (type(i4) == map ? i4.filter(k5, !(k5 in [''prefix'',
-    ''configMapRef''])).map(k5, ''spec.prefill.template.spec.containers['' + (has(i2.name) && type(i2.name) == string
-    ? i2.name : ''?'') + ''].envFrom['' + (has(i4.name) && type(i4.name) == string ? i4.name : ''?'') + ''].'' +
-    k5) : []).join('', '')).filter(i4, i4 != '''') : []) : []) : []) : [''spec.prefill.template.spec.containers[''
-    + (has(i2.name) && type(i2.name) == string ? i2.name : ''?'') + '']'']).join('', '')).filter(i2, i2 != '''')
-    : []) : []) + (has(object.spec.prefill.template.spec.volumes) ? (type(object.spec.prefill.template.spec.volumes)
-    == list ? object.spec.prefill.template.spec.volumes.filter(i2, type(i2) == map).map(i2, (type(i2) == map ? i2.filter(k3,
+    != map ? [] : size(i2) > 256 ? [''spec.prefill.template.spec.containers['' + (has(i2.name) && type(i2.name)
+    == string ? i2.name : ''?'') + ''] with more than 256 entries''] : i2.filter(k3, !(k3 in [''name'', ''env'',
+    ''envFrom'', ''resources'', ''volumeMounts''])).map(k3, ''spec.prefill.template.spec.containers['' + (has(i2.name)
+    && type(i2.name) == string ? i2.name : ''?'') + ''].'' + k3) + (has(i2.env) ? (type(i2.env) != list ? [] : size(i2.env)
+    > 256 ? [''spec.prefill.template.spec.containers['' + (has(i2.name) && type(i2.name) == string ? i2.name : ''?'')
+    + ''].env with more than 256 entries''] : i2.env.filter(i4, type(i4) == map).map(i4, (type(i4) != map ? [] :
+    size(i4) > 256 ? [''spec.prefill.template.spec.containers['' + (has(i2.name) && type(i2.name) == string ? i2.name
+    : ''?'') + ''].env['' + (has(i4.name) && type(i4.name) == string ? i4.name : ''?'') + ''] with more than 256
+    entries''] : i4.filter(k5, !(k5 in [''name'', ''value'', ''valueFrom''])).map(k5, ''spec.prefill.template.spec.containers[''
+    + (has(i2.name) && type(i2.name) == string ? i2.name : ''?'') + ''].env['' + (has(i4.name) && type(i4.name)
+    == string ? i4.name : ''?'') + ''].'' + k5) + (has(i4.valueFrom) ? (type(i4.valueFrom) != map ? [] : size(i4.valueFrom)
+    > 256 ? [''spec.prefill.template.spec.containers['' + (has(i2.name) && type(i2.name) == string ? i2.name : ''?'')
+    + ''].env['' + (has(i4.name) && type(i4.name) == string ? i4.name : ''?'') + ''].valueFrom with more than 256
+    entries''] : i4.valueFrom.filter(k6, !(k6 in [''fieldRef'', ''resourceFieldRef'', ''configMapKeyRef''])).map(k6,
+    ''spec.prefill.template.spec.containers['' + (has(i2.name) && type(i2.name) == string ? i2.name : ''?'') + ''].env[''
+    + (has(i4.name) && type(i4.name) == string ? i4.name : ''?'') + ''].valueFrom.'' + k6)) : [])).join('', '')).filter(i4,
+    i4 != '''')) : []) + (has(i2.envFrom) ? (type(i2.envFrom) != list ? [] : size(i2.envFrom) > 256 ? [''spec.prefill.template.spec.containers[''
+    + (has(i2.name) && type(i2.name) == string ? i2.name : ''?'') + ''].envFrom with more than 256 entries''] :
+    i2.envFrom.filter(i4, type(i4) == map).map(i4, (type(i4) != map ? [] : size(i4) > 256 ? [''spec.prefill.template.spec.containers[''
+    + (has(i2.name) && type(i2.name) == string ? i2.name : ''?'') + ''].envFrom['' + (has(i4.name) && type(i4.name)
+    == string ? i4.name : ''?'') + ''] with more than 256 entries''] : i4.filter(k5, !(k5 in [''prefix'', ''configMapRef''])).map(k5,
+    ''spec.prefill.template.spec.containers['' + (has(i2.name) && type(i2.name) == string ? i2.name : ''?'') + ''].envFrom[''
+    + (has(i4.name) && type(i4.name) == string ? i4.name : ''?'') + ''].'' + k5)).join('', '')).filter(i4, i4 !=
+    '''')) : [])) : [''spec.prefill.template.spec.containers['' + (has(i2.name) && type(i2.name) == string ? i2.name
+    : ''?'') + '']'']).join('', '')).filter(i2, i2 != '''')) : []) + (has(object.spec.prefill.template.spec.volumes)
+    ? (type(object.spec.prefill.template.spec.volumes) != list ? [] : size(object.spec.prefill.template.spec.volumes)
+    > 256 ? [''spec.prefill.template.spec.volumes with more than 256 entries''] : object.spec.prefill.template.spec.volumes.filter(i2,
+    type(i2) == map).map(i2, (type(i2) != map ? [] : size(i2) > 256 ? [''spec.prefill.template.spec.volumes['' +
+    (has(i2.name) && type(i2.name) == string ? i2.name : ''?'') + ''] with more than 256 entries''] : i2.filter(k3,
     !(k3 in [''name'', ''configMap'', ''downwardAPI'', ''emptyDir'', ''ephemeral'', ''persistentVolumeClaim''])).map(k3,
     ''spec.prefill.template.spec.volumes['' + (has(i2.name) && type(i2.name) == string ? i2.name : ''?'') + ''].''
-    + k3) : []).join('', '')).filter(i2, i2 != '''') : []) : []) : []) : []) : []) : []'
+    + k3)).join('', '')).filter(i2, i2 != '''')) : [])) : [])) : []'
 - name: decode
   expression: 'has(object.spec.decode) && has(object.spec.decode.template) && !(oldObject != null && has(oldObject.spec.decode)
     && has(oldObject.spec.decode.template) && oldObject.spec.decode.template == object.spec.decode.template) ? (type(object.spec.decode.template)
-    == map ? object.spec.decode.template.filter(k0, !(k0 in [''metadata'', ''spec''])).map(k0, ''spec.decode.template.''
-    + k0) + (has(object.spec.decode.template.metadata) ? (type(object.spec.decode.template.metadata) == map ? object.spec.decode.template.metadata.filter(k1,
-    !(k1 in [''labels'', ''annotations''])).map(k1, ''spec.decode.template.metadata.'' + k1) + (has(object.spec.decode.template.metadata.annotations)
-    ? (type(object.spec.decode.template.metadata.annotations) == map ? object.spec.decode.template.metadata.annotations.filter(k2,
-    [''container.apparmor.security.beta.kubernetes.io/'', ''container.seccomp.security.alpha.kubernetes.io/'', ''seccomp.security.alpha.kubernetes.io/'',
-    ''io.kubernetes.cri-o.'', ''cdi.k8s.io/'', ''sidecar.istio.io/proxyImage'', ''sidecar.istio.io/userVolume''].exists(p,
-    k2.startsWith(p))).map(k2, ''spec.decode.template.metadata.annotations.'' + k2) : []) : []) : []) : []) + (has(object.spec.decode.template.spec)
-    ? (type(object.spec.decode.template.spec) == map ? object.spec.decode.template.spec.filter(k1, !(k1 in [''nodeSelector'',
-    ''tolerations'', ''affinity'', ''topologySpreadConstraints'', ''schedulerName'', ''runtimeClassName'', ''imagePullSecrets'',
+    != map ? [] : size(object.spec.decode.template) > 256 ? [''spec.decode.template with more than 256 entries'']
+    : object.spec.decode.template.filter(k0, !(k0 in [''metadata'', ''spec''])).map(k0, ''spec.decode.template.''
+    + k0) + (has(object.spec.decode.template.metadata) ? (type(object.spec.decode.template.metadata) != map ? []
+    : size(object.spec.decode.template.metadata) > 256 ? [''spec.decode.template.metadata with more than 256 entries'']
+    : object.spec.decode.template.metadata.filter(k1, !(k1 in [''labels'', ''annotations''])).map(k1, ''spec.decode.template.metadata.''
+    + k1) + (has(object.spec.decode.template.metadata.annotations) ? (type(object.spec.decode.template.metadata.annotations)
+    != map ? [] : size(object.spec.decode.template.metadata.annotations) > 256 ? [''spec.decode.template.metadata.annotations
+    with more than 256 entries''] : object.spec.decode.template.metadata.annotations.filter(k2, [''container.apparmor.security.beta.kubernetes.io/'',
+    ''container.seccomp.security.alpha.kubernetes.io/'', ''seccomp.security.alpha.kubernetes.io/'', ''io.kubernetes.cri-o.'',
+    ''cdi.k8s.io/'', ''sidecar.istio.io/proxyImage'', ''sidecar.istio.io/userVolume''].exists(p, k2.startsWith(p))).map(k2,
+    ''spec.decode.template.metadata.annotations.'' + k2)) : [])) : []) + (has(object.spec.decode.template.spec)
+    ? (type(object.spec.decode.template.spec) != map ? [] : size(object.spec.decode.template.spec) > 256 ? [''spec.decode.template.spec
+    with more than 256 entries''] : object.spec.decode.template.spec.filter(k1, !(k1 in [''nodeSelector'', ''tolerations'',
+    ''affinity'', ''topologySpreadConstraints'', ''schedulerName'', ''runtimeClassName'', ''imagePullSecrets'',
     ''dnsPolicy'', ''dnsConfig'', ''priorityClassName'', ''containers'', ''volumes''])).map(k1, ''spec.decode.template.spec.''
     + k1) + (has(object.spec.decode.template.spec.priorityClassName) ? (type(object.spec.decode.template.spec.priorityClassName)
     == string && [''system-''].exists(k2, object.spec.decode.template.spec.priorityClassName.startsWith(k2)) ? [''spec.decode.template.spec.priorityClassName'']
     : []) : []) + (has(object.spec.decode.template.spec.containers) ? (type(object.spec.decode.template.spec.containers)
-    == list ? object.spec.decode.template.spec.containers.filter(i2, type(i2) == map).map(i2, ((has(i2.name) &&
-    type(i2.name) == string ? i2.name : ''?'') == ''engine'' ? (type(i2) == map ? i2.filter(k3, !(k3 in [''name'',
-    ''env'', ''envFrom'', ''resources'', ''volumeMounts''])).map(k3, ''spec.decode.template.spec.containers['' +
-    (has(i2.name) && type(i2.name) == string ? i2.name : ''?'') + ''].'' + k3) + (has(i2.env) ? (type(i2.env) ==
-    list ? i2.env.filter(i4, type(i4) == map).map(i4, (type(i4) == map ? i4.filter(k5, !(k5 in [''name'', ''value'',
+    != list ? [] : size(object.spec.decode.template.spec.containers) > 256 ? [''spec.decode.template.spec.containers
+    with more than 256 entries''] : object.spec.decode.template.spec.containers.filter(i2, type(i2) == map).map(i2,
+    ((has(i2.name) && type(i2.name) == string ? i2.name : ''?'') == ''engine'' ? (type(i2) != map ? [] : size(i2)
+    > 256 ? [''spec.decode.template.spec.containers['' + (has(i2.name) && type(i2.name) == string ? i2.name : ''?'')
+    + ''] with more than 256 entries''] : i2.filter(k3, !(k3 in [''name'', ''env'', ''envFrom'', ''resources'',
+    ''volumeMounts''])).map(k3, ''spec.decode.template.spec.containers['' + (has(i2.name) && type(i2.name) == string
+    ? i2.name : ''?'') + ''].'' + k3) + (has(i2.env) ? (type(i2.env) != list ? [] : size(i2.env) > 256 ? [''spec.decode.template.spec.containers[''
+    + (has(i2.name) && type(i2.name) == string ? i2.name : ''?'') + ''].env with more than 256 entries''] : i2.env.filter(i4,
+    type(i4) == map).map(i4, (type(i4) != map ? [] : size(i4) > 256 ? [''spec.decode.template.spec.containers[''
+    + (has(i2.name) && type(i2.name) == string ? i2.name : ''?'') + ''].env['' + (has(i4.name) && type(i4.name)
+    == string ? i4.name : ''?'') + ''] with more than 256 entries''] : i4.filter(k5, !(k5 in [''name'', ''value'',
     ''valueFrom''])).map(k5, ''spec.decode.template.spec.containers['' + (has(i2.name) && type(i2.name) == string
     ? i2.name : ''?'') + ''].env['' + (has(i4.name) && type(i4.name) == string ? i4.name : ''?'') + ''].'' + k5)
-    + (has(i4.valueFrom) ? (type(i4.valueFrom) == map ? i4.valueFrom.filter(k6, !(k6 in [''fieldRef'', ''resourceFieldRef'',
-    ''configMapKeyRef''])).map(k6, ''spec.decode.template.spec.containers['' + (has(i2.name) && type(i2.name) ==
-    string ? i2.name : ''?'') + ''].env['' + (has(i4.name) && type(i4.name) == string ? i4.name : ''?'') + ''].valueFrom.''
-    + k6) : []) : []) : []).join('', '')).filter(i4, i4 != '''') : []) : []) + (has(i2.envFrom) ? (type(i2.envFrom)
-    == list ? i2.envFrom.filter(i4, type(i4) == map).map(i4, (type(i4) == map ? i4.filter(k5, !(k5 in [''prefix'',
-    ''configMapRef''])).map(k5, ''spec.decode.template.spec.containers['' + (has(i2.name) && type(i2.name) == string
-    ? i2.name : ''?'') + ''].envFrom['' + (has(i4.name) && type(i4.name) == string ? i4.name : ''?'') + ''].'' +
-    k5) : []).join('', '')).filter(i4, i4 != '''') : []) : []) : []) : [''spec.decode.template.spec.containers[''
-    + (has(i2.name) && type(i2.name) == string ? i2.name : ''?'') + '']'']).join('', '')).filter(i2, i2 != '''')
-    : []) : []) + (has(object.spec.decode.template.spec.volumes) ? (type(object.spec.decode.template.spec.volumes)
-    == list ? object.spec.decode.template.spec.volumes.filter(i2, type(i2) == map).map(i2, (type(i2) == map ? i2.filter(k3,
+    + (has(i4.valueFrom) ? (type(i4.valueFrom) != map ? [] : size(i4.valueFrom) > 256 ? [''spec.decode.template.spec.containers[''
+    + (has(i2.name) && type(i2.name) == string ? i2.name : ''?'') + ''].env['' + (has(i4.name) && type(i4.name)
+    == string ? i4.name : ''?'') + ''].valueFrom with more than 256 entries''] : i4.valueFrom.filter(k6, !(k6 in
+    [''fieldRef'', ''resourceFieldRef'', ''configMapKeyRef''])).map(k6, ''spec.decode.template.spec.containers[''
+    + (has(i2.name) && type(i2.name) == string ? i2.name : ''?'') + ''].env['' + (has(i4.name) && type(i4.name)
+    == string ? i4.name : ''?'') + ''].valueFrom.'' + k6)) : [])).join('', '')).filter(i4, i4 != '''')) : []) +
+    (has(i2.envFrom) ? (type(i2.envFrom) != list ? [] : size(i2.envFrom) > 256 ? [''spec.decode.template.spec.containers[''
+    + (has(i2.name) && type(i2.name) == string ? i2.name : ''?'') + ''].envFrom with more than 256 entries''] :
+    i2.envFrom.filter(i4, type(i4) == map).map(i4, (type(i4) != map ? [] : size(i4) > 256 ? [''spec.decode.template.spec.containers[''
+    + (has(i2.name) && type(i2.name) == string ? i2.name : ''?'') + ''].envFrom['' + (has(i4.name) && type(i4.name)
+    == string ? i4.name : ''?'') + ''] with more than 256 entries''] : i4.filter(k5, !(k5 in [''prefix'', ''configMapRef''])).map(k5,
+    ''spec.decode.template.spec.containers['' + (has(i2.name) && type(i2.name) == string ? i2.name : ''?'') + ''].envFrom[''
+    + (has(i4.name) && type(i4.name) == string ? i4.name : ''?'') + ''].'' + k5)).join('', '')).filter(i4, i4 !=
+    '''')) : [])) : [''spec.decode.template.spec.containers['' + (has(i2.name) && type(i2.name) == string ? i2.name
+    : ''?'') + '']'']).join('', '')).filter(i2, i2 != '''')) : []) + (has(object.spec.decode.template.spec.volumes)
+    ? (type(object.spec.decode.template.spec.volumes) != list ? [] : size(object.spec.decode.template.spec.volumes)
+    > 256 ? [''spec.decode.template.spec.volumes with more than 256 entries''] : object.spec.decode.template.spec.volumes.filter(i2,
+    type(i2) == map).map(i2, (type(i2) != map ? [] : size(i2) > 256 ? [''spec.decode.template.spec.volumes['' +
+    (has(i2.name) && type(i2.name) == string ? i2.name : ''?'') + ''] with more than 256 entries''] : i2.filter(k3,
     !(k3 in [''name'', ''configMap'', ''downwardAPI'', ''emptyDir'', ''ephemeral'', ''persistentVolumeClaim''])).map(k3,
     ''spec.decode.template.spec.volumes['' + (has(i2.name) && type(i2.name) == string ? i2.name : ''?'') + ''].''
-    + k3) : []).join('', '')).filter(i2, i2 != '''') : []) : []) : []) : []) : []) : []'
+    + k3)).join('', '')).filter(i2, i2 != '''')) : [])) : [])) : []'
 - name: router
   expression: 'has(object.spec.router) && has(object.spec.router.template) && !(oldObject != null && has(oldObject.spec.router)
     && has(oldObject.spec.router.template) && oldObject.spec.router.template == object.spec.router.template) ? (type(object.spec.router.template)
-    == map ? object.spec.router.template.filter(k0, !(k0 in [''metadata'', ''spec''])).map(k0, ''spec.router.template.''
-    + k0) + (has(object.spec.router.template.metadata) ? (type(object.spec.router.template.metadata) == map ? object.spec.router.template.metadata.filter(k1,
-    !(k1 in [''labels'', ''annotations''])).map(k1, ''spec.router.template.metadata.'' + k1) + (has(object.spec.router.template.metadata.annotations)
-    ? (type(object.spec.router.template.metadata.annotations) == map ? object.spec.router.template.metadata.annotations.filter(k2,
-    [''container.apparmor.security.beta.kubernetes.io/'', ''container.seccomp.security.alpha.kubernetes.io/'', ''seccomp.security.alpha.kubernetes.io/'',
-    ''io.kubernetes.cri-o.'', ''cdi.k8s.io/'', ''sidecar.istio.io/proxyImage'', ''sidecar.istio.io/userVolume''].exists(p,
-    k2.startsWith(p))).map(k2, ''spec.router.template.metadata.annotations.'' + k2) : []) : []) : []) : []) + (has(object.spec.router.template.spec)
-    ? (type(object.spec.router.template.spec) == map ? object.spec.router.template.spec.filter(k1, !(k1 in [''nodeSelector'',
-    ''tolerations'', ''affinity'', ''topologySpreadConstraints'', ''schedulerName'', ''runtimeClassName'', ''imagePullSecrets'',
+    != map ? [] : size(object.spec.router.template) > 256 ? [''spec.router.template with more than 256 entries'']
+    : object.spec.router.template.filter(k0, !(k0 in [''metadata'', ''spec''])).map(k0, ''spec.router.template.''
+    + k0) + (has(object.spec.router.template.metadata) ? (type(object.spec.router.template.metadata) != map ? []
+    : size(object.spec.router.template.metadata) > 256 ? [''spec.router.template.metadata with more than 256 entries'']
+    : object.spec.router.template.metadata.filter(k1, !(k1 in [''labels'', ''annotations''])).map(k1, ''spec.router.template.metadata.''
+    + k1) + (has(object.spec.router.template.metadata.annotations) ? (type(object.spec.router.template.metadata.annotations)
+    != map ? [] : size(object.spec.router.template.metadata.annotations) > 256 ? [''spec.router.template.metadata.annotations
+    with more than 256 entries''] : object.spec.router.template.metadata.annotations.filter(k2, [''container.apparmor.security.beta.kubernetes.io/'',
+    ''container.seccomp.security.alpha.kubernetes.io/'', ''seccomp.security.alpha.kubernetes.io/'', ''io.kubernetes.cri-o.'',
+    ''cdi.k8s.io/'', ''sidecar.istio.io/proxyImage'', ''sidecar.istio.io/userVolume''].exists(p, k2.startsWith(p))).map(k2,
+    ''spec.router.template.metadata.annotations.'' + k2)) : [])) : []) + (has(object.spec.router.template.spec)
+    ? (type(object.spec.router.template.spec) != map ? [] : size(object.spec.router.template.spec) > 256 ? [''spec.router.template.spec
+    with more than 256 entries''] : object.spec.router.template.spec.filter(k1, !(k1 in [''nodeSelector'', ''tolerations'',
+    ''affinity'', ''topologySpreadConstraints'', ''schedulerName'', ''runtimeClassName'', ''imagePullSecrets'',
     ''dnsPolicy'', ''dnsConfig'', ''priorityClassName'', ''containers''])).map(k1, ''spec.router.template.spec.''
     + k1) + (has(object.spec.router.template.spec.priorityClassName) ? (type(object.spec.router.template.spec.priorityClassName)
     == string && [''system-''].exists(k2, object.spec.router.template.spec.priorityClassName.startsWith(k2)) ? [''spec.router.template.spec.priorityClassName'']
     : []) : []) + (has(object.spec.router.template.spec.containers) ? (type(object.spec.router.template.spec.containers)
-    == list ? object.spec.router.template.spec.containers.filter(i2, type(i2) == map).map(i2, ((has(i2.name) &&
-    type(i2.name) == string ? i2.name : ''?'') == ''router'' ? (type(i2) == map ? i2.filter(k3, !(k3 in [''name'',
-    ''resources''])).map(k3, ''spec.router.template.spec.containers['' + (has(i2.name) && type(i2.name) == string
-    ? i2.name : ''?'') + ''].'' + k3) : []) : [''spec.router.template.spec.containers['' + (has(i2.name) && type(i2.name)
-    == string ? i2.name : ''?'') + '']'']).join('', '')).filter(i2, i2 != '''') : []) : []) : []) : []) : []) :
-    []'
+    != list ? [] : size(object.spec.router.template.spec.containers) > 256 ? [''spec.router.template.spec.containers
+    with more than 256 entries''] : object.spec.router.template.spec.containers.filter(i2, type(i2) == map).map(i2,
+    ((has(i2.name) && type(i2.name) == string ? i2.name : ''?'') == ''router'' ? (type(i2) != map ? [] : size(i2)
+    > 256 ? [''spec.router.template.spec.containers['' + (has(i2.name) && type(i2.name) == string ? i2.name : ''?'')
+    + ''] with more than 256 entries''] : i2.filter(k3, !(k3 in [''name'', ''resources''])).map(k3, ''spec.router.template.spec.containers[''
+    + (has(i2.name) && type(i2.name) == string ? i2.name : ''?'') + ''].'' + k3)) : [''spec.router.template.spec.containers[''
+    + (has(i2.name) && type(i2.name) == string ? i2.name : ''?'') + '']'']).join('', '')).filter(i2, i2 != ''''))
+    : [])) : [])) : []'
 validations:
 - expression: size(variables.prefill + variables.decode + variables.router) == 0
   messageExpression: '(variables.prefill + variables.decode + variables.router).join('', '') + '': not allowed in

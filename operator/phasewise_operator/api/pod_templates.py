@@ -22,6 +22,11 @@ ADVICE: Final = (
 )
 
 
+MAX_ENTRIES: Final = 256
+"""In a map or list. The API server's CEL takes time that grows with the square of it: 1 s at 3,000."""
+TOO_MANY: Final = f" with more than {MAX_ENTRIES} entries"
+
+
 class Rule(Protocol):
     """What a value may be. `where`: its path, for messages; in `cel` both are CEL expressions."""
 
@@ -67,13 +72,15 @@ class KeysWithout:
         if not isinstance(value, Mapping):
             return []
         keys = cast("Mapping[str, Any]", value)
+        if len(keys) > MAX_ENTRIES:
+            return [f"{where}{TOO_MANY}"]
         return [f"{where}.{key}" for key in keys if key.startswith(self.prefixes)]
 
     def cel(self, value: str, where: str, depth: int) -> str:
         key = f"k{depth}"
         begins = f"{list(self.prefixes)}.exists(p, {key}.startsWith(p))"
         found = f"{value}.filter({key}, {begins}).map({key}, {_joined(where, '.')} + {key})"
-        return f"(type({value}) == map ? {found} : [])"
+        return _cel_if("map", value, where, found)
 
 
 @dataclass(frozen=True)
@@ -85,8 +92,10 @@ class Fields:
     def forbidden(self, value: Any, where: str) -> list[str]:
         if not isinstance(value, Mapping):
             return []
-        found: list[str] = []
-        for key, below in cast("Mapping[str, Any]", value).items():
+        fields, found = cast("Mapping[str, Any]", value), list[str]()
+        if len(fields) > MAX_ENTRIES:
+            return [f"{where}{TOO_MANY}"]
+        for key, below in fields.items():
             rule = self.rules.get(key)
             found += rule.forbidden(below, f"{where}.{key}") if rule else [f"{where}.{key}"]
         return found
@@ -98,7 +107,7 @@ class Fields:
             below = rule.cel(f"{value}.{name}", _joined(where, f".{name}"), depth + 1)
             if below != "[]":
                 parts.append(f"(has({value}.{name}) ? {below} : [])")
-        return f"(type({value}) == map ? {' + '.join(parts)} : [])"
+        return _cel_if("map", value, where, " + ".join(parts))
 
 
 @dataclass(frozen=True)
@@ -109,8 +118,10 @@ class Items:
     only: str | None = None
 
     def forbidden(self, value: Any, where: str) -> list[str]:
-        found: list[str] = []
-        for item in cast("list[Any]", value) if isinstance(value, list) else []:
+        items, found = cast("list[Any]", value) if isinstance(value, list) else [], list[str]()
+        if len(items) > MAX_ENTRIES:
+            return [f"{where}{TOO_MANY}"]
+        for item in items:
             if isinstance(item, Mapping):
                 entry = cast("Mapping[str, Any]", item)
                 at = f"{where}[{_name(entry)}]"
@@ -128,7 +139,12 @@ class Items:
         paths = (
             f"{value}.filter({item}, type({item}) == map).map({item}, {below}.join(', ')).filter({item}, {item} != '')"
         )
-        return f"(type({value}) == list ? {paths} : [])"
+        return _cel_if("list", value, where, paths)
+
+
+def _cel_if(kind: str, value: str, where: str, found: str) -> str:
+    """`found` where the value is of this kind and not too large; a value of another kind is left to the API server."""
+    return f"(type({value}) != {kind} ? [] : size({value}) > {MAX_ENTRIES} ? [{_joined(where, TOO_MANY)}] : {found})"
 
 
 def _joined(where: str, text: str) -> str:

@@ -15,6 +15,7 @@ from phasewise_operator.api.pod_templates import (
     BY_ROLE,
     ENGINE_CONTAINER,
     ISOLATION_ANNOTATIONS,
+    MAX_ENTRIES,
     METADATA,
     POD,
     SOURCES,
@@ -46,6 +47,17 @@ def test_a_new_field_of_kubernetes_is_forbidden_until_it_is_listed(role: str) ->
     template = {"spec": {"newField": 1, "containers": [{"name": "newcomer"}]}}
     at = f"spec.{role}.template.spec"
     assert refusal(role, template) == f"{at}.newField, {at}.containers[newcomer]: {ADVICE}"
+
+
+def test_a_list_that_would_keep_the_api_server_busy_is_refused() -> None:
+    env = [{"name": f"A{n}", "value": ""} for n in range(MAX_ENTRIES + 1)]
+    at = "spec.decode.template.spec.containers[engine].env with more than 256 entries"
+    assert refusal("decode", {"spec": {"containers": [{"name": "engine", "env": env}]}}) == f"{at}: {ADVICE}"
+    assert refusal("decode", {"spec": {"containers": [{"name": "engine", "env": env[1:]}]}}) is None
+    many = dict.fromkeys(map(str, range(MAX_ENTRIES + 1)), "")
+    for template in ({"spec": many}, {"metadata": {"annotations": many}}):
+        assert (refusal("decode", template) or "").startswith("spec.decode.template.")
+        assert " with more than 256 entries: " in (refusal("decode", template) or "")
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.stem)
