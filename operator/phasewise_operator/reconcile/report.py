@@ -141,7 +141,8 @@ def _role_condition(view: RoleView) -> ConditionUpdate:
     if view.desired == 0:
         return ConditionUpdate(name, _FALSE, Reason.SCALED_TO_ZERO, "no replica is desired")
     if view.ready >= view.needed:
-        return ConditionUpdate(name, _TRUE, Reason.REPLICAS_READY, count)
+        text = f"{count}; {view.problem.reason}: {view.problem.message}" if view.problem else count
+        return ConditionUpdate(name, _TRUE, Reason.REPLICAS_READY, text)
     if view.problem:
         return _of_problem(name, view.problem)
     return ConditionUpdate(name, _FALSE, Reason.REPLICAS_STARTING, count, Severity.NORMAL)
@@ -205,7 +206,7 @@ def _reconciling(
     text = plan.rollout.reason or f"waiting for replicas of the newest spec: {counts}"
     problem = next((v.problem for v in views.values() if v.problem), None)
     if problem:
-        hint = f"; {problem.rollout_hint}" if problem.rollout_hint and plan.rollout.reason else ""
+        hint = f"; {problem.rollout_hint}" if problem.rollout_hint and plan.rollout.old else ""
         text += f"; {problem.reason}: {problem.message}{hint}"
     return ConditionUpdate(RECONCILING, _TRUE, Reason.ROLLING_OUT if plan.rollout.reason else Reason.PROGRESSING, text)
 

@@ -35,6 +35,35 @@ def test_the_reason_of_a_pod_goes_up_to_ready(make_context: MakeContext) -> None
     assert "gone" in next(v.message for v in updates if v.type == "Ready")
 
 
+def test_a_pool_that_serves_all_the_same_says_what_is_wrong_with_a_pod(make_context: MakeContext) -> None:
+    ctx = make_context(decode={"replicas": {"min": 1, "max": 2}}, prefill=None)
+    plan = make_plan(ctx, Observed())
+    ended = Ended(70, "Error", "RuntimeError: no offset; the engine ended")
+    bad = PodView("bad", "decode", plan.engines[0].revision, ready=False, deleting=False, ended=ended)
+    found = {u.type: u for u in report(ctx, plan, observed(plan, ready=1, pods=[bad]), [])}["DecodeReady"]
+    assert found.status is ConditionStatus.TRUE
+    assert (
+        found.message == "1 of 1 replicas are ready; EngineFailed: pod bad: RuntimeError: no offset; the engine ended"
+    )
+
+
+@pytest.mark.parametrize(("old_ready", "hint"), [(1, True), (0, False), (None, False)])
+def test_a_gpu_budget_is_the_advice_only_where_an_old_revision_is_kept(
+    old_ready: int | None, hint: bool, make_context: MakeContext
+) -> None:
+    old = make_plan(make_context(prefill=None, engine={"image": "old:1"}), Observed())
+    ctx = make_context(prefill=None)
+    plan = make_plan(ctx, Observed() if old_ready is None else observed(old, ready=old_ready))
+    labels = {"phasewise.dev/role": "decode", "phasewise.dev/revision": plan.engines[0].revision}
+    labels["phasewise.dev/gpus"] = "1"
+    condition = {"type": "PodScheduled", "reason": "Unschedulable", "message": "1 Insufficient nvidia.com/gpu."}
+    pending = PodView.of({"metadata": {"name": "p", "labels": labels}, "status": {"conditions": [condition]}})
+    updates = report(ctx, plan, Observed(pods=(pending,)), [])
+    message = next(u.message for u in updates if u.type == "Reconciling")
+    assert "Unschedulable" in message
+    assert ("gpuBudget" in message) is hint
+
+
 @pytest.mark.parametrize(
     ("failure", "stalled"),
     [
