@@ -56,6 +56,7 @@ class Reason(StrEnum):
     NAME_CONFLICT = "NameConflict"
     APPLY_REFUSED = "ApplyRefused"
     CREATE_FAILED = "CreateFailed"
+    DELETE_REFUSED = "DeleteRefused"
 
 
 class Severity(StrEnum):
@@ -86,7 +87,7 @@ CONDITIONS: Final = (
         "a pool or the router is not ready, or KV transfer has failed: the first of their reasons, or that of "
         "`Stalled`",
         "",
-        (Reason.SERVING, Reason.INVALID_SPEC, Reason.INTERNAL_ERROR),
+        (Reason.SERVING, Reason.PAUSED, Reason.INVALID_SPEC, Reason.INTERNAL_ERROR),
     ),
     ConditionRow(
         (MODEL_READY,),
@@ -127,8 +128,8 @@ CONDITIONS: Final = (
     ),
     ConditionRow(
         (RECONCILING,),
-        "the newest spec is not everywhere yet",
-        "it is, or nothing moves because the service is paused or Stalled",
+        "the newest spec is not everywhere yet; with reason `Paused` it will not be before `spec.paused` is false",
+        "it is, or nothing moves because the service is Stalled",
         "",
         (
             Reason.PROGRESSING,
@@ -149,6 +150,7 @@ CONDITIONS: Final = (
             Reason.NAME_CONFLICT,
             Reason.APPLY_REFUSED,
             Reason.CREATE_FAILED,
+            Reason.DELETE_REFUSED,
             Reason.PODS_REFUSED,
             Reason.INVALID_SPEC,
             Reason.INTERNAL_ERROR,

@@ -137,7 +137,7 @@ async def test_paused_means_that_nothing_is_changed(api: Api, worker: Worker, us
     user_applies(paused=True)
     await one_pass(worker)
     assert {w.split()[0] for w in api.writes} == {"InferenceService", "Event"}
-    assert condition(api, "Reconciling") == ("False", "Paused")
+    assert condition(api, "Reconciling") == ("True", "Paused")
 
 
 async def test_a_spec_that_cannot_be_rendered_stalls_and_what_runs_is_left(

@@ -69,7 +69,9 @@ def test_a_gpu_budget_is_the_advice_only_where_an_old_revision_is_kept(
     [
         (Failure("Service", "chat", "NameConflict", "was made by somebody else", refused=False), "True"),
         (Failure("Deployment", "x", "ApplyRefused", "422", refused=True), "True"),
-        (Failure("Deployment", "x", "ApplyFailed", "500", refused=False), "False"),
+        (Failure("Deployment", "x", "WriteFailed", "500", refused=False), "False"),
+        (Failure("Deployment", "x", "DeleteRefused", "403", refused=True), "True"),
+        (Failure("Service", "chat", "Progressing", "is to be collected", refused=False), "False"),
     ],
 )
 def test_a_child_that_cannot_be_written_is_reported(failure: Failure, stalled: str, make_context: MakeContext) -> None:
@@ -134,8 +136,32 @@ def test_paused_and_scaled_to_zero_are_reasons(make_context: MakeContext) -> Non
     )
     plan = make_plan(ctx, Observed())
     found = by_type(report(ctx, plan, Observed(), []))
-    assert found["Reconciling"] == ("False", "Paused")
+    assert found["Reconciling"] == ("True", "Paused"), "kstatus: what is asked for is not there"
+    assert found["Ready"] == ("False", "Paused")
     assert found["DecodeReady"] == ("False", "ScaledToZero")
+
+
+def test_a_service_that_is_paused_as_it_should_be_says_so_in_the_reason_of_ready(make_context: MakeContext) -> None:
+    running = observed(make_plan(make_context(), Observed()), ready=2)
+    ctx = make_context(paused=True)
+    found = by_type(report(ctx, make_plan(ctx, running), running, []))
+    assert found["Ready"] == ("True", "Paused")
+    assert found["Reconciling"] == ("False", "Paused")
+    ctx = make_context(paused=True, engine={"image": "other:2"})
+    found = by_type(report(ctx, make_plan(ctx, running), running, []))
+    assert found["Ready"] == ("True", "Paused")
+    assert found["Reconciling"] == ("True", "Paused"), "the changed spec is not applied: not Current to kstatus"
+
+
+def test_a_failure_that_repeats_is_in_the_message_whatever_it_is(make_context: MakeContext) -> None:
+    ctx = make_context()
+    plan = make_plan(ctx, Observed())
+    for count, shown in ((1, False), (2, False), (3, True)):
+        failed = Failure("Service", "chat", "WriteFailed", "500: the webhook is away", refused=False, count=count)
+        updates = report(ctx, plan, observed(plan, ready=2), [failed])
+        message = next(u.message for u in updates if u.type == "Reconciling")
+        assert message.startswith("1 objects are still to be written")
+        assert ("Service chat: 500: the webhook is away" in message) is shown
 
 
 def test_pods_that_may_not_be_created_stall(make_context: MakeContext) -> None:
