@@ -159,6 +159,9 @@ CONDITIONS: Final = (
 )
 
 
+OWN_TYPES: Final = frozenset(name for row in CONDITIONS for name in row.types)
+
+
 @dataclass(frozen=True)
 class ConditionUpdate:
     """A condition before it has times."""

@@ -23,10 +23,10 @@ from phasewise_operator.reconcile.apply import Applier
 from phasewise_operator.reconcile.conditions import READY, RECONCILING, ConditionUpdate, Reason
 from phasewise_operator.reconcile.deletion_cost import deletion_costs
 from phasewise_operator.reconcile.failures import NAMESPACE_ENDS, Retries
-from phasewise_operator.reconcile.observe import observe
+from phasewise_operator.reconcile.observe import Observer
 from phasewise_operator.reconcile.plan import Changes, make_plan, repair_changes
 from phasewise_operator.reconcile.report import RoleView, role_views
-from phasewise_operator.reconcile.status import scaler_statuses, status_of
+from phasewise_operator.reconcile.status import scaler_statuses, stale_in, status_of
 from phasewise_operator.reconcile.status_writer import StatusWriter
 from phasewise_operator.render.context import Context, Images, RenderError
 from phasewise_operator.scaling.types import Recommendation
@@ -67,6 +67,7 @@ class Reconciler:
     resync_seconds: float
     recommender: Recommender
     status: StatusWriter
+    observer: Observer = field(default_factory=Observer)
     retries: Retries = field(default_factory=Retries)
 
     async def reconcile(self, key: Key) -> Result:
@@ -75,12 +76,13 @@ class Reconciler:
         if live is None or "deletionTimestamp" in live["metadata"]:
             self.status.forget(key)
             self.retries.keep(key, ())
+            self.observer.forget(key)
             return Result()  # children go with their owner
         try:
             ctx = Context.of(live, self.images)
         except ValidationError as error:
             return await self._refuse(live, _readable(error))
-        observed = await observe(self.store, self.kube, key, ctx.uid)
+        observed = await self.observer.observe(self.store, self.kube, key, ctx.uid)
         recommendation = self.recommender.recommendation(key, ctx.uid)
         try:
             plan = make_plan(ctx, observed, recommendation)
@@ -101,7 +103,7 @@ class Reconciler:
         status = status_of(ctx, plan, observed, views, updates, recommendation, live, now)
         held_back = await self.status.write(live, status, updates, now)
         await self.status.write_scalers(scaler_statuses(ctx, observed))
-        return self._result(key, views.values(), updates, failures, held_back)
+        return self._result(key, views.values(), updates, failures, (held_back, stale_in(status, now)))
 
     async def report_internal_error(self, key: Key) -> None:
         """A defect of the operator is shown in the service's status; best effort."""
@@ -144,14 +146,15 @@ class Reconciler:
         views: Collection[RoleView],
         updates: Sequence[ConditionUpdate],
         failures: Sequence[Failure],
-        held_back: float | None,
+        status_due: tuple[float | None, ...],
     ) -> Result:
-        """The soonest of when the status is due that was held back, when a child is to be tried again, and when the
-        service is to be looked at again."""
+        """The soonest of when the status is due, when a child is to be tried again or Events are to be read, and when
+        the service is to be looked at again."""
         statuses = {(u.type, u.status.value) for u in updates}
         growing = any(view.ready < view.desired for view in views)
         settled = not growing and {(READY, "True"), (RECONCILING, "False")} <= statuses
-        pauses = (held_back, self.retries.due_in(key), self.resync_seconds if settled else PENDING_SECONDS)
+        again = self.retries.due_in(key), self.observer.due_in(key), self.resync_seconds if settled else PENDING_SECONDS
+        pauses = (*status_due, *again)
         return Result(not failures, requeue_after=min(p for p in pauses if p is not None))
 
 
