@@ -81,6 +81,7 @@ class Reconciler:
         try:
             ctx = Context.of(live, self.images)
         except ValidationError as error:
+            self.retries.keep(key, ())
             return await self._refuse(live, _readable(error))
         observed = await self.observer.observe(self.store, self.kube, key, ctx.uid)
         recommendation = self.recommender.recommendation(key, ctx.uid)
@@ -115,7 +116,8 @@ class Reconciler:
 
     async def _refuse(self, live: Manifest, message: str) -> Result:
         held_back = await self.status.write_conditions(live, report.refused(Reason.INVALID_SPEC, message), _now())
-        return Result(requeue_after=held_back)
+        again = self.retries.due_in((live["metadata"]["namespace"], live["metadata"]["name"]))
+        return Result(requeue_after=min((p for p in (held_back, again) if p is not None), default=None))
 
     async def _apply(
         self, ctx: Context, live: Manifest, observed: Observed, changes: Changes, costs: Sequence[Manifest] = ()

@@ -121,6 +121,17 @@ async def test_a_changed_spec_is_tried_at_once(api: Api, worker: Worker, user_ap
     assert any(w.startswith("Deployment chat-decode-") for w in api.writes)
 
 
+async def test_a_spec_that_cannot_be_read_is_not_tried_again_for_what_failed_before(
+    api: Api, worker: Worker, user_applies: Apply
+) -> None:
+    api.faults["Deployment"] = KubeError(403, "Forbidden", "exceeded quota")
+    user_applies()
+    await one_pass(worker)
+    user_applies(generation=2, slo={"ttft": "soon", "itl": "1s"})
+    assert (await worker.reconciler.reconcile(KEY)).requeue_after is None
+    assert condition(api, "Stalled") == ("True", "InvalidSpec")
+
+
 class Clock:
     now = 1000.0
 

@@ -92,6 +92,17 @@ async def test_a_spec_that_cannot_be_rendered_does_not_stop_drift_repair(
     assert condition(api, "Stalled") == ("True", "InvalidSpec")
 
 
+async def test_a_repair_that_fails_under_such_a_spec_is_tried_again(
+    api: Api, worker: Worker, user_applies: Apply
+) -> None:
+    api.faults["Service"] = KubeError(500, "InternalError", "etcd is slow")
+    user_applies(engine={"args": {"host": "::"}})
+    await one_pass(worker)
+    del api.faults["Service"]
+    await one_pass(worker)
+    assert ("Service", "chat") in api.objects
+
+
 async def test_a_nested_engine_argument_is_refused_with_how_to_write_it(
     api: Api, worker: Worker, user_applies: Apply
 ) -> None:
