@@ -25,6 +25,8 @@ WRITES = 32
 """Requests that change something, at a time: more of them only wait in the API server's queues."""
 LEAST_WRITE_SECONDS = 0.1
 """A write with less time left is not begun: it would end without an answer."""
+_NOT_TYPED = "failed to create typed patch object"
+_NAMESPACE_ENDS = "because it is being terminated"
 _JSON = "application/json"
 _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _APPLY = "application/apply-patch+yaml"
@@ -42,8 +44,17 @@ class KubeError(Exception):
 
     @property
     def invalid(self) -> bool:
-        """The object itself was refused: trying the same again is of no use."""
-        return self.status in (400, 403, 422)
+        """The object itself was refused: trying the same again is of no use.
+
+        A field that server-side apply does not know, or of the wrong type, or an entry that is there twice is answered
+        with 500 (https://github.com/kubernetes/kubernetes/issues/139253).
+        """
+        return self.status in (400, 403, 422) or (self.status == 500 and _NOT_TYPED in self.message)
+
+    @property
+    def namespace_ends(self) -> bool:
+        """Nothing can be created in a namespace that is being deleted."""
+        return self.status == 403 and _NAMESPACE_ENDS in self.message
 
     @property
     def gone_or_conflict(self) -> bool:

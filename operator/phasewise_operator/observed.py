@@ -236,13 +236,15 @@ class Observed:
 
 @dataclass(frozen=True)
 class Failure:
-    """A child that could not be written. `refused`: trying again is of no use until something changes."""
+    """A child that could not be written or deleted. `refused`: trying again is of no use until something changes."""
 
     kind: str
     name: str
     reason: str
     message: str
     refused: bool
+    count: int = 1
+    """How often in a row."""
 
 
 def _reported(status: Mapping[str, Any]) -> Mapping[str, int]:

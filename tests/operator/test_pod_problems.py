@@ -26,9 +26,10 @@ def waiting(reason: str, message: str = "") -> dict[str, Any]:
     return {"containerStatuses": [{"state": {"waiting": {"reason": reason, "message": message}}}]}
 
 
-def ended(message: str, restarts: int, code: int = 1, reason: str = "Error") -> dict[str, Any]:
+def ended(message: str, restarts: int, code: int = 1, reason: str = "Error", again: bool = False) -> dict[str, Any]:
+    """`again`: it runs again. The kubelet's first restart is at once; it waits before the others."""
     terminated = {"exitCode": code, "message": message, "reason": reason}
-    state = {"waiting": {"reason": "CrashLoopBackOff"}}
+    state = {"running": {}} if again else {"waiting": {"reason": "CrashLoopBackOff"}}
     return {"containerStatuses": [{"state": state, "lastState": {"terminated": terminated}, "restartCount": restarts}]}
 
 
@@ -64,9 +65,11 @@ CASES: list[tuple[dict[str, Any], str, str | None, bool, str]] = [
     (ended("spec.model.uri x: no folder", 0, 78), "", "ModelUnavailable", True, "no folder"),
     (ended("spec.engine.image has no NIXL", 0, 78), "", "InvalidEngine", True, "NIXL"),
     (ended("the engine was killed", 0, 70), "", "EngineFailed", False, "killed"),
+    (ended("the engine was killed", 1, 70, again=True), "", "EngineFailed", False, "killed"),
+    (ended("the engine was killed", 1, 70), "", "EngineFailed", True, "killed"),
     (ended("the engine was killed", 2, 70), "", "EngineFailed", True, "killed"),
     (ended("no answer in 3600 s", 2, 75), "", "EngineNotServing", True, "3600"),
-    (ended("", 1, 137, "OOMKilled"), "", "OutOfMemory", False, "limits.memory"),
+    (ended("", 0, 137, "OOMKilled"), "", "OutOfMemory", False, "limits.memory"),
     (ended("", 3), "", "ContainerFailed", True, "exit code 1"),
     (ended("done", 1, code=0), "", None, False, ""),
 ]
@@ -81,6 +84,68 @@ def test_the_reason_a_user_sees(
     if found:
         assert (found.severity is Severity.STALLED) is stalls
         assert text in found.message
+
+
+def test_of_a_log_the_line_that_names_the_cause_comes_first() -> None:
+    log = "\n".join(["INFO a line"] * 200 + ["Traceback (most recent call last):", "OSError: no such file", "bye"])
+    found = pod_problem([pod(ended(log, 0))], NOW)
+    assert found is not None
+    assert found.message.startswith("pod p: OSError: no such file\nINFO a line")
+    assert len(found.message) < 1100
+
+
+def test_what_the_launcher_wrote_first_is_not_said_twice() -> None:
+    message = "RuntimeError: no offset; the engine ended\n(EngineCore pid=1) RuntimeError: no offset"
+    found = pod_problem([pod(ended(message, 0, 70))], NOW)
+    assert found is not None
+    assert found.message == f"pod p: {message}"
+
+
+def test_the_message_about_an_image_is_the_same_between_two_pulls() -> None:
+    def text(port: int) -> str:
+        return f'failed to pull "x:1": dial tcp 10.0.0.1:{port}->10.0.0.2:443: connection refused'
+
+    pulls = (
+        waiting("ErrImagePull", text(40001)),
+        waiting("ImagePullBackOff", f'Back-off pulling image "x:1": ErrImagePull: {text(40002)}'),
+    )
+    found = [pod_problem([pod(status)], NOW) for status in pulls]
+    assert found[0] is not None
+    assert found[0] == found[1]
+    assert "dial tcp 10.0.0.2:443: connection refused" in found[0].message
+
+
+@pytest.mark.parametrize(
+    ("role", "gpus", "message", "advice"),
+    [
+        (
+            "decode",
+            0,
+            "0/1 nodes are available: 1 Insufficient cpu.",
+            "free cpu, or add nodes, or lower spec.decode.resources",
+        ),
+        ("decode", 1, "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.", "free nvidia.com/gpu, or add nodes"),
+        (
+            *(
+                "prefill",
+                1,
+                "0/2 nodes: 1 node(s) didn't match Pod's node affinity/selector, 1 had untolerated taint(s)",
+            ),
+            "check nodeSelector, affinity and tolerations in spec.prefill.accelerator and spec.prefill.template",
+        ),
+        ("router", 0, "0/1 nodes: 1 node(s) had untolerated taint", "tolerations in spec.router.template"),
+    ],
+)
+def test_advice_for_a_pod_without_a_node_follows_from_what_it_lacks(
+    role: str, gpus: int, message: str, advice: str
+) -> None:
+    view = dataclasses.replace(pod({}), role=role, gpus=gpus, unschedulable=message)
+    found = pod_problem([view], NOW)
+    assert found is not None
+    assert found.message.endswith(advice)
+    assert ("gpu" in found.message) is ("gpu" in message)
+    assert found.severity is Severity.WARNING
+    assert bool(found.rollout_hint) is bool(gpus), "a GPU budget is of no use without GPUs"
 
 
 def test_a_problem_that_stalls_goes_before_one_that_passes() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,6 +52,18 @@ def test_a_kept_fingerprint_replaces_one_pool_replica_by_replica(ready: int, kep
     rollout = plan_rollout(want, now, None)
     assert rollout.old.get(("prefill", "old"), 0) == kept
     assert rollout.current["decode"] == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "reason"),
+    [
+        (old_pair(), "beside the old, which goes on serving"),
+        ([replace(r, served=True) for r in old_pair(ready=0)], "has served and is kept, but is not ready"),
+        (old_pair(ready=0), "replaces one that never served"),
+    ],
+)
+def test_the_reason_says_what_the_old_revision_does(old: list[RunningRevision], reason: str) -> None:
+    assert reason in plan_rollout(desired(), old, None).reason
 
 
 def test_an_old_revision_that_never_got_ready_goes_at_once() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from phasewise_operator.api.base import ApiModel
 from phasewise_operator.api.durations import Duration
 
+UNOBSERVED: Final = -1
+"""observedGeneration of a new object: no generation equals it, so kstatus and Flux do not take it for reconciled."""
 Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 """A point in time as the API server writes it (RFC 3339, UTC)."""
 
@@ -76,7 +78,7 @@ class SloMeasure(ApiModel):
     )
     last_sample_time: Time | None = Field(default=None, description="When it was last measured.")
     summary: str = Field(
-        description="Measured latency and target, such as 430ms/500ms; -/500ms where nothing was measured."
+        description="Measured latency and target, such as 430ms/500ms; -/500ms where nothing was measured lately."
     )
 
 
@@ -109,7 +111,13 @@ class ScalingStatus(ApiModel):
 class InferenceServiceStatus(ApiModel):
     """State of the service as the operator last observed it."""
 
-    observed_generation: int | None = Field(default=None, ge=0, description="metadata.generation that this describes.")
+    model_config = ConfigDict(json_schema_extra={"default": {"observedGeneration": UNOBSERVED}})
+
+    observed_generation: int | None = Field(
+        default=None,
+        ge=UNOBSERVED,
+        description="metadata.generation that this describes; -1 until the operator has seen the object.",
+    )
     conditions: list[Condition] = Field(
         default_factory=list[Condition],
         description="State by aspect: Ready, its parts, Reconciling and Stalled.",

@@ -4,87 +4,113 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
-from phasewise_operator.kinds import DEPLOYMENT, ROLE_BINDING, Manifest, kind_of
+from phasewise_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, ROLE_BINDING, Manifest, kind_of
 from phasewise_operator.kube import Kube, KubeError
 from phasewise_operator.live_values import mapping
 from phasewise_operator.observed import Failure, Observed, owner_uid
 from phasewise_operator.reconcile.conditions import Reason
 from phasewise_operator.reconcile.contention import Contention
+from phasewise_operator.reconcile.failures import NAMESPACE_ENDS, WRITE_FAILED, Retries, failure
 from phasewise_operator.reconcile.managed_fields import owned_fields
 from phasewise_operator.reconcile.plan import Changes
-from phasewise_operator.store import Store
+from phasewise_operator.store import Key, Store
 from phasewise_runtime import contract
 
 log = logging.getLogger(__name__)
 
 
-async def apply_changes(
-    kube: Kube,
-    store: Store,
-    changes: Changes,
-    observed: Observed,
-    uid: str,
-    contention: Contention,
-    costs: Sequence[Manifest] = (),
-) -> list[Failure]:
-    """Raises NotLeadingError as soon as a write is not allowed any more; every other failure is returned.
+@dataclass(frozen=True)
+class Applier:
+    """Carries out changes of one service's children."""
 
-    `uid`: of the service that owns the children. `costs`: annotations of pods that are to be there before a Deployment
-    is made smaller.
-    """
-    created = await asyncio.gather(*(_create(kube, store, m, uid) for m in changes.create))
-    failures = [f for f in created if f]
-    await asyncio.gather(*(_annotate_deletion_cost(kube, m) for m in costs))
-    for wave in _waves(changes.write):
-        results = await asyncio.gather(*(_write(kube, store, m, observed, uid, contention) for m in wave))
-        failures += [f for f in results if f]
-    # What is replaced stays until what replaces it is there: engines, and the routers' right to find them.
-    failed = {f.kind for f in failures}
-    if DEPLOYMENT.name not in failed:
-        await asyncio.gather(*(_remove(kube, m) for m in changes.remove if m["kind"] not in failed))
-    return failures
+    kube: Kube
+    store: Store
+    retries: Retries
+    contention: Contention
+    key: Key
+    uid: str
+    """Of the service, which owns the children."""
+
+    async def apply(self, changes: Changes, observed: Observed, costs: Sequence[Manifest] = ()) -> list[Failure]:
+        """Raises NotLeadingError as soon as a write is not allowed any more; every other failure is returned.
+
+        `costs`: annotations of pods that are to be there before a Deployment is made smaller.
+        """
+        failures = await self._all(changes.create, Reason.CREATE_FAILED, self._create)
+        await asyncio.gather(*(_annotate_deletion_cost(self.kube, m) for m in costs))
+
+        async def write(intent: Manifest) -> None:
+            await self._write(intent, is_known=(intent["kind"], intent["metadata"]["name"]) in observed.children)
+
+        for wave in _waves(changes.write):
+            failures += await self._all(wave, Reason.APPLY_REFUSED, write)
+        # What is replaced stays until what replaces it is there: engines, and the routers' right to find them.
+        failed = {f.kind for f in failures}
+        if DEPLOYMENT.name not in failed:
+            replaced = [m for m in changes.remove if m["kind"] not in failed]
+            failures += await self._all(replaced, Reason.DELETE_REFUSED, self._remove)
+        self.retries.keep(self.key, failures)
+        return failures
+
+    async def _all(
+        self, manifests: Sequence[Manifest], refused: Reason, act: Callable[[Manifest], Awaitable[None]]
+    ) -> list[Failure]:
+        found = await asyncio.gather(*(self._try(m, refused, act) for m in manifests))
+        return [failed for failed in found if failed]
+
+    async def _try(
+        self, manifest: Manifest, refused: Reason, act: Callable[[Manifest], Awaitable[None]]
+    ) -> Failure | None:
+        """`refused`: the reason where trying again is of no use."""
+        if held_back := self.retries.held_back(self.key, manifest):
+            return held_back
+        try:
+            await act(manifest)
+        except ContendedError as error:
+            return error.failure
+        except KubeError as error:
+            reason = refused if error.invalid else WRITE_FAILED
+            failed = failure(manifest, NAMESPACE_ENDS if error.namespace_ends else reason, error)
+        except NotOursError as error:
+            reason = Reason.PROGRESSING if error.passes else Reason.NAME_CONFLICT
+            failed = Failure(manifest["kind"], manifest["metadata"]["name"], reason, str(error), refused=False)
+        else:
+            return None
+        level = logging.INFO if failed.reason in (NAMESPACE_ENDS, Reason.PROGRESSING) else logging.WARNING
+        log.log(level, "%s/%s: %s %s: %s", *self.key, failed.kind, failed.name, failed.message)
+        return self.retries.failed(self.key, manifest, failed)
+
+    async def _write(self, intent: Manifest, is_known: bool) -> None:
+        kind, meta = kind_of(intent), intent["metadata"]
+        if contended := await self.contention.check(self.kube, intent):
+            raise ContendedError(contended)
+        if not is_known:
+            await _get_ours(self.kube, intent, self.uid)
+        self.store.put(kind, await self.kube.apply(intent))
+        log.info("applied %s %s/%s", kind.name, meta["namespace"], meta["name"])
+
+    async def _create(self, intent: Manifest) -> None:
+        kind, meta = kind_of(intent), intent["metadata"]
+        if await _get_ours(self.kube, intent, self.uid) is None:
+            self.store.put(kind, await self.kube.create(kind, meta["namespace"], intent))
+        else:  # ours, but without its label or its owner: what is not applied keeps the size that somebody gave it
+            spec = {key: value for key, value in intent["spec"].items() if key != "replicas"}
+            self.store.put(kind, await self.kube.apply({**intent, "spec": spec}))
+        log.info("created %s %s/%s", kind.name, meta["namespace"], meta["name"])
+
+    async def _remove(self, live: Manifest) -> None:
+        kind, meta = kind_of(live), live["metadata"]
+        await self.kube.delete(kind, meta["namespace"], meta["name"], meta["uid"])
+        log.info("deleted %s %s/%s", kind.name, meta["namespace"], meta["name"])
 
 
 def _waves(manifests: Sequence[Manifest]) -> list[list[Manifest]]:
     """What others refer to goes first: a pod waits for its account."""
     later = (ROLE_BINDING.name, DEPLOYMENT.name)
     return [[m for m in manifests if (m["kind"] in later) is second] for second in (False, True)]
-
-
-async def _write(
-    kube: Kube, store: Store, intent: Manifest, observed: Observed, uid: str, contention: Contention
-) -> Failure | None:
-    kind, name = kind_of(intent), intent["metadata"]["name"]
-    try:
-        if contended := await contention.check(kube, intent):
-            return contended
-        if (kind.name, name) not in observed.children:
-            await _get_ours(kube, intent, uid)
-        store.put(kind, await kube.apply(intent))
-    except KubeError as error:
-        return _failure(intent, Reason.APPLY_REFUSED if error.invalid else "ApplyFailed", error)
-    except NameConflictError as error:
-        return Failure(kind.name, name, Reason.NAME_CONFLICT, str(error), refused=False)
-    log.info("applied %s %s/%s", kind.name, intent["metadata"]["namespace"], name)
-    return None
-
-
-async def _create(kube: Kube, store: Store, intent: Manifest, uid: str) -> Failure | None:
-    kind, meta = kind_of(intent), intent["metadata"]
-    try:
-        if await _get_ours(kube, intent, uid) is None:
-            store.put(kind, await kube.create(kind, meta["namespace"], intent))
-        else:  # ours, but without its label or its owner: what is not applied keeps the size that somebody gave it
-            spec = {key: value for key, value in intent["spec"].items() if key != "replicas"}
-            store.put(kind, await kube.apply({**intent, "spec": spec}))
-    except KubeError as error:
-        return _failure(intent, Reason.CREATE_FAILED, error)
-    except NameConflictError as error:
-        return Failure(kind.name, meta["name"], Reason.NAME_CONFLICT, str(error), refused=False)
-    log.info("created %s %s/%s", kind.name, meta["namespace"], meta["name"])
-    return None
 
 
 async def _annotate_deletion_cost(kube: Kube, pod: Manifest) -> None:
@@ -95,30 +121,40 @@ async def _annotate_deletion_cost(kube: Kube, pod: Manifest) -> None:
         log.info("cost of deletion of pod %s: %s", pod["metadata"]["name"], error)
 
 
-async def _remove(kube: Kube, live: Manifest) -> None:
-    kind, meta = kind_of(live), live["metadata"]
-    await kube.delete(kind, meta["namespace"], meta["name"], meta["uid"])
-    log.info("deleted %s %s/%s", kind.name, meta["namespace"], meta["name"])
+class ContendedError(Exception):
+    """Somebody else overwrites the child without end: it is not applied for a while."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
 
 
-def _failure(intent: Manifest, reason: str, error: KubeError) -> Failure:
-    return Failure(intent["kind"], intent["metadata"]["name"], reason, str(error), error.invalid)
+class NotOursError(Exception):
+    """An object of a child's name exists that is not ours; the message says what to do.
 
+    `passes`: it is about to go, such as a child of a deleted service of this name that is not collected yet.
+    """
 
-class NameConflictError(Exception):
-    """An object of a child's name exists that is not ours; the message says what to do."""
+    def __init__(self, message: str, passes: bool) -> None:
+        super().__init__(message)
+        self.passes = passes
 
 
 async def _get_ours(kube: Kube, intent: Manifest, uid: str) -> Manifest | None:
-    """The live object of the child's name; None: there is none. Raises NameConflictError where it is not ours."""
+    """The live object of the child's name; None: there is none. Raises NotOursError where it is not ours."""
     kind, meta = kind_of(intent), intent["metadata"]
     live = await kube.get(kind, meta["namespace"], meta["name"])
     if live is None or owner_uid(live) == uid or _is_orphan(live, intent):
         return live
     owner = next((o for o in live["metadata"].get("ownerReferences", []) if o.get("controller")), None)
+    ref = f"{kind.name} {meta['name']}"
+    if owner and (owner["kind"], owner["name"]) == (INFERENCE_SERVICE.name, meta["labels"][contract.LABEL_SERVICE]):
+        raise NotOursError(f"{ref} is of the InferenceService that had this name before, and is to be collected", True)
+    if "deletionTimestamp" in live["metadata"]:
+        raise NotOursError(f"{ref} is of somebody else, and is being deleted", True)
     whose = f"is controlled by {owner['kind']} {owner['name']}" if owner else "was made by somebody else"
     advice = "delete or rename it, or give this InferenceService another name"
-    raise NameConflictError(f"{kind.name} {meta['name']} {whose}: {advice}")
+    raise NotOursError(f"{ref} {whose}: {advice}", False)
 
 
 def _is_orphan(live: Manifest, intent: Manifest) -> bool:

@@ -58,6 +58,7 @@ class Reason(StrEnum):
     CREATE_FAILED = "CreateFailed"
     CONTENDED = "Contended"
     CHILDREN_UNKNOWN = "ChildrenUnknown"
+    DELETE_REFUSED = "DeleteRefused"
 
 
 class Severity(StrEnum):
@@ -88,7 +89,7 @@ CONDITIONS: Final = (
         "a pool or the router is not ready, or KV transfer has failed: the first of their reasons, or that of "
         "`Stalled`",
         "",
-        (Reason.SERVING, Reason.INVALID_SPEC, Reason.INTERNAL_ERROR),
+        (Reason.SERVING, Reason.PAUSED, Reason.INVALID_SPEC, Reason.INTERNAL_ERROR),
     ),
     ConditionRow(
         (MODEL_READY,),
@@ -129,8 +130,8 @@ CONDITIONS: Final = (
     ),
     ConditionRow(
         (RECONCILING,),
-        "the newest spec is not everywhere yet",
-        "it is, or nothing moves because the service is paused or Stalled",
+        "the newest spec is not everywhere yet; with reason `Paused` it will not be before `spec.paused` is false",
+        "it is, or nothing moves because the service is Stalled",
         "",
         (
             Reason.PROGRESSING,
@@ -153,6 +154,7 @@ CONDITIONS: Final = (
             Reason.APPLY_REFUSED,
             Reason.CREATE_FAILED,
             Reason.CONTENDED,
+            Reason.DELETE_REFUSED,
             Reason.PODS_REFUSED,
             Reason.CHILDREN_UNKNOWN,
             Reason.INVALID_SPEC,
@@ -160,6 +162,9 @@ CONDITIONS: Final = (
         ),
     ),
 )
+
+
+OWN_TYPES: Final = frozenset(name for row in CONDITIONS for name in row.types)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Final
 from phasewise_operator.observed import PodView
 from phasewise_operator.reconcile.conditions import MODEL_READY, Severity
 from phasewise_runtime import contract
+from phasewise_runtime.engine.failure_cause import failure_cause
 
 _IMAGE: Final = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
 _CONFIG: Final = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
@@ -21,6 +22,12 @@ _MOUNTED: Final = ("Pulling", "Pulled")
 """Images are pulled when all volumes have been mounted."""
 _CLAIM: Final = re.compile(r'persistentvolumeclaim "([^"]+)" not found')
 _SECRET: Final = re.compile(r'secret "([^"]+)" not found')
+_BACK_OFF: Final = re.compile(r'^Back-off pulling image "[^"]*": (?:\w+: )?')
+"""The kubelet's message between two pulls; the rest of it is the message of the last pull."""
+_OWN_ADDRESS: Final = re.compile(r"\S+:\d+->(?=\S+:\d+)")
+"""The node's end of a connection, with a port that is another each time."""
+_INSUFFICIENT: Final = re.compile(r"Insufficient ([\w./-]*\w)")
+_NO_PLACE: Final = re.compile(r"node affinity|node selector|taint")
 _LONGEST: Final = 1000
 
 
@@ -32,7 +39,7 @@ class PodProblem:
     condition: str = ""
     """Condition that shows it too, beside that of the pod's role."""
     rollout_hint: str = ""
-    """What helps where it holds up a rollout."""
+    """What helps where it holds up a rollout beside an old revision."""
 
 
 @dataclass(frozen=True)
@@ -44,17 +51,22 @@ class Check:
     message: Callable[[PodView, str], str | None]
     """From a pod that is not ready and the time now (RFC 3339, UTC); None: the check does not apply."""
     stalls_when_repeated: bool = False
-    """STALLED from the second restart on: the kubelet restarts the first time at once, and that is often enough."""
+    """STALLED from the second failure on: the kubelet restarts the first time at once, and that is often enough."""
     condition: str = ""
-    rollout_hint: str = ""
+    gpu_hint: str = ""
+    """The rollout hint for pods with GPUs."""
 
     def problem(self, pod: PodView, now: str) -> PodProblem | None:
         message = self.message(pod, now)
         if message is None:
             return None
-        repeated = self.stalls_when_repeated and pod.restarts > 1
-        severity = Severity.STALLED if repeated else self.severity
-        return PodProblem(self.reason, message, severity, self.condition, self.rollout_hint)
+        severity = Severity.STALLED if self.stalls_when_repeated and _has_failed_twice(pod) else self.severity
+        return PodProblem(self.reason, message, severity, self.condition, self.gpu_hint if pod.gpus else "")
+
+
+def _has_failed_twice(pod: PodView) -> bool:
+    """The kubelet waits before the second restart, and not before the first."""
+    return pod.restarts > 1 or (pod.restarts == 1 and pod.waiting_reason == "CrashLoopBackOff")
 
 
 def _claim_missing(pod: PodView, _now: str) -> str | None:
@@ -65,7 +77,22 @@ def _claim_missing(pod: PodView, _now: str) -> str | None:
 
 
 def _unschedulable(pod: PodView, _now: str) -> str | None:
-    return f"pod {pod.name}: {pod.unschedulable}" if pod.unschedulable else None
+    return f"pod {pod.name}: {pod.unschedulable}{_scheduling_advice(pod)}" if pod.unschedulable else None
+
+
+def _scheduling_advice(pod: PodView) -> str:
+    """By what the scheduler misses. A GPU cannot be asked for in part, other resources can."""
+    missing = list(dict.fromkeys(_INSUFFICIENT.findall(pod.unschedulable)))
+    advice: list[str] = []
+    if missing:
+        advice.append(f"free {' and '.join(missing)}, or add nodes")
+    if any("/" not in name for name in missing):
+        advice.append(f"or lower spec.{pod.role}.resources")
+    if _NO_PLACE.search(pod.unschedulable):
+        field = f"spec.{pod.role}.template"
+        places = f"spec.{pod.role}.accelerator and {field}" if pod.role in contract.ENGINE_ROLES else field
+        advice.append(f"check nodeSelector, affinity and tolerations in {places}")
+    return f"; {', '.join(advice)}" if advice else ""
 
 
 def _secret_missing(pod: PodView, _now: str) -> str | None:
@@ -81,11 +108,12 @@ def _not_mounted(pod: PodView, _now: str) -> str | None:
 def _image_unavailable(pod: PodView, _now: str) -> str | None:
     if pod.waiting_reason not in _IMAGE:
         return None
-    return f"{_waiting_text(pod)}; check the image's name and tag, and spec.imagePullSecrets"
+    text = _OWN_ADDRESS.sub("", _BACK_OFF.sub("", _waiting_text(pod)))
+    return f"pod {pod.name}: {text}; check the image's name and tag, and spec.imagePullSecrets"
 
 
 def _invalid_pod(pod: PodView, _now: str) -> str | None:
-    return _waiting_text(pod) if pod.waiting_reason in _CONFIG else None
+    return f"pod {pod.name}: {_waiting_text(pod)}" if pod.waiting_reason in _CONFIG else None
 
 
 def _out_of_memory(pod: PodView, _now: str) -> str | None:
@@ -106,10 +134,17 @@ def _exit(code: int | None = None) -> Callable[[PodView, str], str | None]:
     def message(pod: PodView, _now: str) -> str | None:
         if pod.ended is None or code not in (None, pod.ended.code):
             return None
-        text = pod.ended.message[:_LONGEST] or f"exit code {pod.ended.code}, without a message"
+        text = _with_cause_first(pod.ended.message) or f"exit code {pod.ended.code}, without a message"
         return f"pod {pod.name}: {text}"
 
     return message
+
+
+def _with_cause_first(text: str) -> str:
+    """The launcher writes the cause first; of other containers there is the end of the log, with the cause in it."""
+    lines = text.splitlines()
+    cause = failure_cause(lines)
+    return (text if not cause or cause in lines[0] else f"{cause}\n{text}")[:_LONGEST]
 
 
 CHECKS: tuple[Check, ...] = (
@@ -120,8 +155,8 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "the scheduler finds no node",
-        *("Unschedulable", Severity.NORMAL, _unschedulable),
-        rollout_hint="free capacity, or set spec.scaling.gpuBudget so that the old revision goes first",
+        *("Unschedulable", Severity.WARNING, _unschedulable),
+        gpu_hint="to let the old revision go first, set spec.scaling.gpuBudget",
     ),
     Check("a secret does not exist", "SecretNotFound", Severity.STALLED, _secret_missing),
     Check("a volume cannot be mounted", "VolumeNotMounted", Severity.WARNING, _not_mounted),
@@ -138,7 +173,10 @@ CHECKS: tuple[Check, ...] = (
         condition=MODEL_READY,
     ),
     Check(
-        "the launcher refuses another part of the spec", "InvalidEngine", Severity.STALLED, _exit(contract.EXIT_CONFIG)
+        "the launcher or the engine refuses another part of the spec",
+        "InvalidEngine",
+        Severity.STALLED,
+        _exit(contract.EXIT_CONFIG),
     ),
     Check(
         "the engine failed",
@@ -174,13 +212,13 @@ def _mount_error(pod: PodView) -> str:
 
 
 def _waiting_text(pod: PodView) -> str:
-    return f"pod {pod.name}: {pod.waiting_message or pod.waiting_reason}"
+    return pod.waiting_message or pod.waiting_reason
 
 
 def problems_table() -> str:
     """CHECKS as the Markdown table of docs/architecture.md."""
     lines = ["| what the pod shows | reason | what follows |", "|---|---|---|"]
     for check in CHECKS:
-        repeated = f"; from the second restart on it {Severity.STALLED}" if check.stalls_when_repeated else ""
+        repeated = f"; from the second failure on it {Severity.STALLED}" if check.stalls_when_repeated else ""
         lines.append(f"| {check.shows} | `{check.reason}` | {check.severity}{repeated} |")
     return "\n".join(lines) + "\n"

@@ -20,14 +20,15 @@ from phasewise_operator.kinds import INFERENCE_SERVICE, Manifest
 from phasewise_operator.kube import Kube, KubeError
 from phasewise_operator.observed import Failure, Observed
 from phasewise_operator.reconcile import report
-from phasewise_operator.reconcile.apply import apply_changes
+from phasewise_operator.reconcile.apply import Applier
 from phasewise_operator.reconcile.conditions import READY, RECONCILING, ConditionUpdate, Reason
 from phasewise_operator.reconcile.contention import Contention
 from phasewise_operator.reconcile.deletion_cost import deletion_costs
-from phasewise_operator.reconcile.observe import observe
+from phasewise_operator.reconcile.failures import NAMESPACE_ENDS, Retries
+from phasewise_operator.reconcile.observe import Observer
 from phasewise_operator.reconcile.plan import Changes, make_plan, repair_changes
 from phasewise_operator.reconcile.report import RoleView, role_views
-from phasewise_operator.reconcile.status import scaler_statuses, status_of
+from phasewise_operator.reconcile.status import scaler_statuses, stale_in, status_of
 from phasewise_operator.reconcile.status_writer import StatusWriter
 from phasewise_operator.render.context import Context, Images, Permissions, RenderError
 from phasewise_operator.scaling.types import Recommendation
@@ -36,7 +37,8 @@ from phasewise_operator.store import Key, Store
 log = logging.getLogger(__name__)
 PENDING_SECONDS = 10.0
 """A service that is not settled is looked at again so soon: what Events alone show triggers nothing."""
-REFUSED_SECONDS = 30.0
+NAMESPACE_SECONDS = 30.0
+"""A service in a namespace that is being deleted is deleted with it."""
 
 
 class Recommender(Protocol):
@@ -55,8 +57,6 @@ class Result:
 
     complete: bool = True
     """False: a child could not be written."""
-    back_off: bool = False
-    """Reconcile again after a pause that grows with each such result in a row."""
     requeue_after: float | None = None
     """Reconcile again after so many seconds at the latest; None: only when something has changed."""
 
@@ -73,22 +73,28 @@ class Reconciler:
     pod_deletion_cost: bool = True
     """Whether pods may be annotated before a Deployment is made smaller; without, the ReplicaSet controller chooses."""
     contention: Contention = field(default_factory=Contention)
+    observer: Observer = field(default_factory=Observer)
+    retries: Retries = field(default_factory=Retries)
 
     async def reconcile(self, key: Key) -> Result:
         """Raises KubeError where the API server does not do what no pass can go on without."""
         live = self.store.service(key)
         if live is None or "deletionTimestamp" in live["metadata"]:
             self.status.forget(key)
+            self.retries.keep(key, ())
+            self.observer.forget(key)
             return Result()  # children go with their owner
         live = _with_readable_status(live)
         unread = self.store.unread(key[0])
-        if unread:
-            return await self._hold(live, unread)
+        return await (self._hold(live, unread) if unread else self._pass(key, live))
+
+    async def _pass(self, key: Key, live: Manifest) -> Result:
         try:
             ctx = Context.of(live, self.images, self.permissions)
         except ValidationError as error:
+            self.retries.keep(key, ())
             return await self._refuse(live, _readable(error))
-        observed = await observe(self.store, self.kube, key, ctx.uid)
+        observed = await self.observer.observe(self.store, self.kube, key, ctx.uid)
         recommendation = self.recommender.recommendation(key, ctx.uid)
         try:
             plan = make_plan(ctx, observed, recommendation)
@@ -100,14 +106,16 @@ class Reconciler:
         if failures is None:
             self.recommender.service_changed(key)  # the watch may not show what this pass has found
             return Result(requeue_after=0.0)
+        if any(f.reason == NAMESPACE_ENDS for f in failures):
+            log.info("%s/%s: its namespace is being deleted, and the service with it", *key)
+            return Result(complete=False, requeue_after=NAMESPACE_SECONDS)
         now = _now()
         views = role_views(ctx, plan, observed, now)
         updates = report.report(ctx, plan, observed, views, failures, recommendation)
         status = status_of(ctx, plan, observed, views, updates, recommendation, live, now)
         held_back = await self.status.write(live, status, updates, now)
         await self.status.write_scalers(scaler_statuses(ctx, observed))
-        _log_failures(key, failures)
-        return self._result(views.values(), updates, failures, held_back)
+        return self._result(key, views.values(), updates, failures, (held_back, stale_in(status, now)))
 
     async def report_internal_error(self, key: Key) -> None:
         """A defect of the operator is shown in the service's status; best effort."""
@@ -120,7 +128,8 @@ class Reconciler:
 
     async def _refuse(self, live: Manifest, message: str) -> Result:
         held_back = await self.status.write_conditions(live, report.refused(Reason.INVALID_SPEC, message), _now())
-        return Result(requeue_after=held_back)
+        again = self.retries.due_in((live["metadata"]["namespace"], live["metadata"]["name"]))
+        return Result(requeue_after=min((p for p in (held_back, again) if p is not None), default=None))
 
     async def _hold(self, live: Manifest, unread: Sequence[str]) -> Result:
         """Nothing is made or deleted while children are unknown. Another pass comes when they have been read."""
@@ -134,11 +143,14 @@ class Reconciler:
         self, ctx: Context, live: Manifest, observed: Observed, changes: Changes, costs: Sequence[Manifest] = ()
     ) -> list[Failure] | None:
         """None: the service is not any more what the changes were planned for, and nothing was written."""
+        key = (ctx.namespace, ctx.name)
         if not changes or ctx.spec.paused:
+            self.retries.keep(key, ())
             return []
         if await self._is_stale(live):
             return None
-        return await apply_changes(self.kube, self.store, changes, observed, ctx.uid, self.contention, costs)
+        applier = Applier(self.kube, self.store, self.retries, self.contention, key, ctx.uid)
+        return await applier.apply(changes, observed, costs)
 
     async def _is_stale(self, live: Manifest) -> bool:
         """Asks the API server itself, and puts in the store what the watch has not shown yet."""
@@ -153,32 +165,25 @@ class Reconciler:
 
     def _result(
         self,
+        key: Key,
         views: Collection[RoleView],
         updates: Sequence[ConditionUpdate],
         failures: Sequence[Failure],
-        held_back: float | None,
+        status_due: tuple[float | None, ...],
     ) -> Result:
-        """The sooner of when the status is due that was held back and when the service is to be looked at again."""
-        if any(not f.refused for f in failures):
-            return Result(complete=False, back_off=True, requeue_after=held_back)
+        """The soonest of when the status is due, when a child is to be tried again or Events are to be read, and when
+        the service is to be looked at again."""
         statuses = {(u.type, u.status.value) for u in updates}
         growing = any(view.ready < view.desired for view in views)
         settled = not growing and {(READY, "True"), (RECONCILING, "False")} <= statuses
-        pause = REFUSED_SECONDS if failures else self.resync_seconds if settled else PENDING_SECONDS
-        return Result(not failures, requeue_after=pause if held_back is None else min(pause, held_back))
+        again = self.retries.due_in(key), self.observer.due_in(key), self.resync_seconds if settled else PENDING_SECONDS
+        pauses = (*status_due, *again)
+        return Result(not failures, requeue_after=min(p for p in pauses if p is not None))
 
 
 def _with_readable_status(live: Manifest) -> Manifest:
     """A status that another version or a person wrote must not keep this one from writing its own."""
     return {**live, "status": InferenceServiceStatus.readable(live.get("status"))}
-
-
-def _log_failures(key: Key, failures: Sequence[Failure]) -> None:
-    failures = [f for f in failures if f.reason != Reason.CONTENDED]  # is logged once where it is found
-    if failures:
-        first = failures[0]
-        text = "%s/%s: %d children could not be written; the first: %s %s: %s"
-        log.warning(text, *key, len(failures), first.kind, first.name, first.message)
 
 
 def _readable(error: ValidationError) -> str:

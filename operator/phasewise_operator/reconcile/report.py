@@ -36,6 +36,8 @@ from phasewise_operator.scaling.policy.data_quality import NO_ROUTER, NO_SIGNAL
 from phasewise_operator.scaling.types import NO_NODE, NO_RECOMMENDATION, Recommendation, SizeDecision
 from phasewise_runtime import contract
 
+REPEATED: Final = 3
+"""From so many failures in a row on a child's failure is worth a word: before that it may have passed by itself."""
 _TRUE, _FALSE, _UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
 ROLE_CONDITIONS: Final = {
     contract.PREFILL: PREFILL_READY,
@@ -74,7 +76,7 @@ def report(
     stalled = _stalled(views, failures)
     kv = [_kv_condition(plan, observed, recommendation)] if ctx.disaggregated else []
     return [
-        _ready([*roles, *kv], stalled),
+        _ready(ctx, [*roles, *kv], stalled),
         _model_condition(ctx, views),
         *roles,
         *kv,
@@ -153,7 +155,8 @@ def _role_condition(view: RoleView) -> ConditionUpdate:
     if view.desired == 0:
         return ConditionUpdate(name, _FALSE, Reason.SCALED_TO_ZERO, "no replica is desired")
     if view.ready >= view.needed:
-        return ConditionUpdate(name, _TRUE, Reason.REPLICAS_READY, count)
+        text = f"{count}; {view.problem.reason}: {view.problem.message}" if view.problem else count
+        return ConditionUpdate(name, _TRUE, Reason.REPLICAS_READY, text)
     if view.problem:
         return _of_problem(name, view.problem)
     return ConditionUpdate(name, _FALSE, Reason.REPLICAS_STARTING, count, Severity.NORMAL)
@@ -207,30 +210,51 @@ def _reconciling(
     ctx: Context, plan: Plan, views: Mapping[str, RoleView], failures: Sequence[Failure], stalled: ConditionUpdate
 ) -> ConditionUpdate:
     if ctx.spec.paused:
-        return ConditionUpdate(RECONCILING, _FALSE, Reason.PAUSED, "spec.paused is true: nothing is changed")
+        text = "what the spec asks for is not all there, and will not be" if plan.changes else "nothing is changed"
+        status = _TRUE if plan.changes else _FALSE
+        return ConditionUpdate(RECONCILING, status, Reason.PAUSED, f"spec.paused is true: {text}")
     lacking = [v for v in views.values() if v.current < v.needed]
     if not plan.rollout.reason and not lacking and not failures:
         return ConditionUpdate(RECONCILING, _FALSE, Reason.RECONCILED, "what runs is what the spec asks for")
     if stalled.status is _TRUE:
         return ConditionUpdate(RECONCILING, _FALSE, stalled.reason, "stalled: see the condition Stalled")
-    counts = ", ".join(f"{v.role} {v.current} of {v.needed}" for v in lacking)
-    text = plan.rollout.reason or f"waiting for replicas of the newest spec: {counts}"
-    problem = next((v.problem for v in views.values() if v.problem), None)
-    if problem:
-        hint = f"; {problem.rollout_hint}" if problem.rollout_hint and plan.rollout.reason else ""
-        text += f"; {problem.reason}: {problem.message}{hint}"
+    text = "; ".join([*_what_moves(plan, lacking, failures), *_what_is_in_the_way(plan, views, failures)])
     return ConditionUpdate(RECONCILING, _TRUE, Reason.ROLLING_OUT if plan.rollout.reason else Reason.PROGRESSING, text)
 
 
-def _ready(parts: Sequence[ConditionUpdate], stalled: ConditionUpdate) -> ConditionUpdate:
-    """The reason of the first condition that is False becomes its own, so that Ready says why."""
+def _what_moves(plan: Plan, lacking: Sequence[RoleView], failures: Sequence[Failure]) -> list[str]:
+    if plan.rollout.reason:
+        return [plan.rollout.reason]
+    if lacking:
+        counts = ", ".join(f"{v.role} {v.current} of {v.needed}" for v in lacking)
+        return [f"waiting for replicas of the newest spec: {counts}"]
+    return [f"{len(failures)} objects are still to be written or deleted"]
+
+
+def _what_is_in_the_way(plan: Plan, views: Mapping[str, RoleView], failures: Sequence[Failure]) -> list[str]:
+    problem = next((v.problem for v in views.values() if v.problem), None)
+    hint = f"; {problem.rollout_hint}" if problem and problem.rollout_hint and plan.rollout.old else ""
+    of_pods = [f"{problem.reason}: {problem.message}{hint}"] if problem else []
+    repeated = next((f for f in failures if f.count >= REPEATED), None)
+    return [*of_pods, f"{repeated.kind} {repeated.name}: {repeated.message}"] if repeated else of_pods
+
+
+def _ready(ctx: Context, parts: Sequence[ConditionUpdate], stalled: ConditionUpdate) -> ConditionUpdate:
+    """The reason of the first condition that is False becomes its own, so that Ready says why.
+
+    Its reason is a column of `kubectl get`, so a service that is paused says so there.
+    """
     missing = [p for p in parts if p.status is _FALSE]
-    if not missing:
-        return ConditionUpdate(READY, _TRUE, Reason.SERVING, "all pools and the router are ready")
-    if stalled.status is _TRUE:
+    if missing and stalled.status is _TRUE:
         return ConditionUpdate(READY, _FALSE, stalled.reason, stalled.message)
-    first = missing[0]
-    return ConditionUpdate(READY, _FALSE, first.reason, f"{first.type}: {first.message}", first.severity)
+    found = [f"{p.type}: {p.message}" for p in missing[:1]] or ["all pools and the router are ready"]
+    status = _FALSE if missing else _TRUE
+    if ctx.spec.paused:
+        found = ["spec.paused is true: nothing is changed", *found]
+        return ConditionUpdate(READY, status, Reason.PAUSED, "; ".join(found), Severity.NORMAL)
+    if missing:
+        return ConditionUpdate(READY, _FALSE, missing[0].reason, found[0], missing[0].severity)
+    return ConditionUpdate(READY, _TRUE, Reason.SERVING, found[0])
 
 
 def scaling_conditions(ctx: Context, plan: Plan) -> list[ConditionUpdate]:

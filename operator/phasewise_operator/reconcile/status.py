@@ -1,11 +1,13 @@
 """From updates to the status that is written, and whether it is worth a write. Pure; `now` is an argument.
 
-A status that differs in measured figures alone is written only now and then: see `should_write`.
+A status that differs in messages or measured figures alone is written only now and then: see `write_pause`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Final
 
 from phasewise_operator.api.durations import Duration
@@ -23,6 +25,7 @@ from phasewise_operator.kinds import POOL_SCALER, Manifest
 from phasewise_operator.observed import Observed
 from phasewise_operator.reconcile.conditions import (
     LIVE_CONDITIONS,
+    OWN_TYPES,
     SCALING_ACTIVE,
     SCALING_LIMITED,
     ConditionUpdate,
@@ -41,6 +44,10 @@ from phasewise_runtime import contract
 DECISIONS: Final = 5
 MOVE: Final = 0.1
 """A figure that moved by less than this share is the same."""
+MESSAGE_SECONDS: Final = 5.0
+"""A message that alone differs is written at most so often: it may hold what is another each time, such as an id."""
+STALE_SECONDS: Final = 300.0
+"""A figure that was measured so long ago is not shown in the summary any more."""
 RESUMED_DECISION: Final = (RESUMED, "decided and carried out just before the operator was restarted")
 
 
@@ -110,13 +117,27 @@ def observed_revision(observed: Observed, role: str, desired: str, before: str |
 
 
 def _measure(target: Duration, latency: Latency | None, before: Manifest, now: str) -> SloMeasure:
-    """Without a new sample the last one stays, with its time."""
-    if latency is None:
-        measured, at = before.get("measured"), before.get("lastSampleTime")
-        shown = None if measured is None else Duration(measured)
-    else:
-        shown, at = _duration(latency.at_attainment), now
-    return SloMeasure(target=target, measured=shown, last_sample_time=at, summary=f"{shown or '-'}/{target}")
+    """Without a new sample the last one stays, with its time; in the summary until it is stale."""
+    if latency is not None:
+        shown = _duration(latency.at_attainment)
+        return SloMeasure(target=target, measured=shown, last_sample_time=now, summary=f"{shown}/{target}")
+    measured, at = before.get("measured"), before.get("lastSampleTime")
+    known = None if measured is None else Duration(measured)
+    fresh = known if _age(at, now) < STALE_SECONDS else None
+    return SloMeasure(target=target, measured=known, last_sample_time=at, summary=f"{fresh or '-'}/{target}")
+
+
+def _age(time: str | None, now: str) -> float:
+    """In seconds. RFC 3339, UTC."""
+    if time is None:
+        return math.inf
+    return (datetime.fromisoformat(now) - datetime.fromisoformat(time)).total_seconds()
+
+
+def stale_in(status: Manifest, now: str) -> float | None:
+    """Seconds until a figure in a summary is stale, if it is not measured again; None: none is shown."""
+    shown = [m for m in status.get("slo", {}).values() if _is_shown(m)]
+    return max(0.0, STALE_SECONDS - max(_age(m.get("lastSampleTime"), now) for m in shown)) if shown else None
 
 
 def _duration(seconds: float) -> Duration:
@@ -170,27 +191,34 @@ def scaler_statuses(ctx: Context, observed: Observed) -> list[Manifest]:
     return outdated
 
 
-def should_write(before: Manifest, after: Manifest, since: float) -> bool:
-    """Whether a status is worth a write, `since` seconds after the last one.
+def write_pause(before: Manifest, after: Manifest) -> float | None:
+    """Seconds that must have passed since the last write before this change is written; None: it is not worth one.
 
-    A change in anything but measured figures is written at once. Figures are written every FIGURES_SECONDS at most, and
-    only if they have moved or the messages about them have changed.
+    A change in anything but messages and measured figures is written at once. Figures count if they have moved or the
+    messages about them have changed.
     """
-    if _without_figures(before) != _without_figures(after):
-        return True
-    if since < FIGURES_SECONDS:
-        return False
-    figures = before.get("slo", {}), after.get("slo", {})
-    moved = any(_moved(figures[0].get(name, {}).get("measured"), m.get("measured")) for name, m in figures[1].items())
-    return moved or _live_messages(before) != _live_messages(after)
+    if _state(before) != _state(after):
+        return 0.0
+    if _messages(before) != _messages(after):
+        return MESSAGE_SECONDS
+    moved = _figures_moved(before.get("slo", {}), after.get("slo", {}))
+    return FIGURES_SECONDS if moved or _live_messages(before) != _live_messages(after) else None
 
 
-def _without_figures(status: Manifest) -> Manifest:
+def _state(status: Manifest) -> Manifest:
+    """Without figures, messages, and conditions that are somebody else's."""
     slo = {name: measure["target"] for name, measure in status.get("slo", {}).items()}
-    known = status.get("conditions", [])
-    kept = [_without_load(c) for c in known if c["type"] != SCALING_LIMITED or not _follows_load(status)]
+    kept = [c for c in _own_conditions(status) if c["type"] != SCALING_LIMITED or not _follows_load(status)]
     pools = {role: {**status[role], "reason": ""} for role in contract.ENGINE_ROLES if role in status}
-    return {**status, **pools, "slo": slo, "conditions": kept}
+    return {**status, **pools, "slo": slo, "conditions": {c["type"]: {**c, "message": ""} for c in kept}}
+
+
+def _messages(status: Manifest) -> dict[str, str]:
+    return {c["type"]: c["message"] for c in _own_conditions(status) if c["type"] not in LIVE_CONDITIONS}
+
+
+def _own_conditions(status: Manifest) -> list[Manifest]:
+    return [c for c in status.get("conditions", []) if c["type"] in OWN_TYPES]
 
 
 def _follows_load(status: Manifest) -> bool:
@@ -199,14 +227,26 @@ def _follows_load(status: Manifest) -> bool:
     return any(c["type"] == SCALING_ACTIVE and c["reason"] in measured for c in status.get("conditions", []))
 
 
-def _without_load(condition: Manifest) -> Manifest:
-    return {**condition, "message": ""} if condition["type"] in LIVE_CONDITIONS else condition
-
-
 def _live_messages(status: Manifest) -> list[str]:
     live = [c for c in status.get("conditions", []) if c["type"] in LIVE_CONDITIONS]
     messages = [f"{c['status']} {c['reason']}: {c['message']}" for c in live]
     return [*messages, *(status.get(role, {}).get("reason", "") for role in contract.ENGINE_ROLES)]
+
+
+def _figures_moved(before: Manifest, after: Manifest) -> bool:
+    """Figures that stay the same are written again before what is stored of them looks stale."""
+    for name, measure in after.items():
+        known = before.get(name, {})
+        if _moved(known.get("measured"), measure.get("measured")) or _is_shown(known) != _is_shown(measure):
+            return True
+        at = measure.get("lastSampleTime")
+        if at and _age(known.get("lastSampleTime"), at) >= STALE_SECONDS:
+            return True
+    return False
+
+
+def _is_shown(measure: Manifest) -> bool:
+    return not measure.get("summary", "-/").startswith("-/")
 
 
 def _moved(before: str | None, after: str | None) -> bool:

@@ -15,8 +15,7 @@ from phasewise_operator.kinds import EVENT, INFERENCE_SERVICE, POOL_SCALER, Mani
 from phasewise_operator.kube import Kube, KubeError
 from phasewise_operator.reconcile.conditions import LIVE_CONDITIONS, ConditionUpdate, conditions
 from phasewise_operator.reconcile.events import changed_conditions, condition_event, decision_event, fresh_decisions
-from phasewise_operator.reconcile.status import should_write
-from phasewise_operator.scaling.types import FIGURES_SECONDS
+from phasewise_operator.reconcile.status import write_pause
 from phasewise_operator.store import Key, Store
 
 log = logging.getLogger(__name__)
@@ -47,7 +46,7 @@ class EventRecorder:
             try:
                 await self.kube.create(EVENT, live["metadata"]["namespace"], event)
             except KubeError as error:
-                log.warning("event: %s", error)
+                log.log(logging.INFO if error.namespace_ends else logging.WARNING, "event: %s", error)
 
     def _is_due(self, key: Key, update: ConditionUpdate) -> bool:
         if update.type not in LIVE_CONDITIONS:
@@ -65,7 +64,7 @@ class StatusWriter:
     store: Store
     recorder: EventRecorder
     last_write: dict[Key, float] = field(default_factory=dict[Key, float])
-    """When each service's status was written: one that differs in measured figures alone is written now and then."""
+    """When each service's status was written: one that differs in messages or measured figures alone waits."""
     clock: Callable[[], float] = time.monotonic
 
     def forget(self, key: Key) -> None:
@@ -79,8 +78,9 @@ class StatusWriter:
         before, meta = live.get("status", {}), live["metadata"]
         key = (meta["namespace"], meta["name"])
         since = self.clock() - self.last_write.get(key, -math.inf)
-        if not should_write(before, status, since):
-            return FIGURES_SECONDS - since + 0.1 if status != before and since < FIGURES_SECONDS else None
+        pause = write_pause(before, status)
+        if pause is None or since < pause:
+            return None if pause is None else pause - since + 0.1
         manifest = {**INFERENCE_SERVICE.identity(*key, meta["uid"]), "status": status}
         try:
             self.store.put(INFERENCE_SERVICE, await self.kube.apply(manifest, "status"))

@@ -64,9 +64,6 @@ class Worker:
             log.exception("%s/%s: the internal error could not be reported", *key)
 
     def _requeue(self, key: Key, result: Result) -> None:
-        if result.back_off:
-            self.queue.failed(key)
-        else:
-            self.queue.done(key)
+        self.queue.done(key)
         if result.requeue_after is not None:
             self.queue.add_after(key, result.requeue_after)

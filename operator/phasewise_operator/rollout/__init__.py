@@ -56,8 +56,17 @@ def plan_rollout(
             replicas = 0 if complete else _keep(new, former, _ready(now, new))
             if replicas > 0:
                 kept[former.role, former.revision] = replicas
-    reason = "" if complete else "the new revision comes up beside the old, which goes on serving until it is ready"
-    return Rollout({w.role: w.replicas for w in desired}, kept, reason)
+    return Rollout({w.role: w.replicas for w in desired}, kept, "" if complete else _reason(old, kept))
+
+
+def _reason(old: Sequence[RunningRevision], kept: Mapping[tuple[str, str], int]) -> str:
+    """While the new revision is not ready."""
+    stays = [r for r in old if (r.role, r.revision) in kept]
+    if any(r.ready for r in stays):
+        return "the new revision comes up beside the old, which goes on serving until it is ready"
+    if stays:
+        return "the new revision comes up beside the old, which has served and is kept, but is not ready"
+    return "the new revision replaces one that never served"
 
 
 def _serving_replicas(old: Sequence[RunningRevision], role: str) -> int:

@@ -19,9 +19,12 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from phasewise_runtime.engine.failure_cause import names_a_cause
+
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _KEPT_LINES: Final = 400
+_KEPT_CAUSES: Final = 20
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
@@ -40,13 +43,15 @@ def adopt_orphans() -> None:
 
 
 class Child:
-    """A process in its own group whose output is passed through; its last lines are kept.
+    """A process in its own group whose output is passed through; its last lines are kept, and of those before them the
+    last that may name a cause: vLLM's API server prints a traceback for each request that a dead engine leaves behind.
 
     Start it from the main thread: the kernel ties its life to the thread that forked it.
     """
 
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
-        self.lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._causes: deque[str] = deque(maxlen=_KEPT_CAUSES)
+        self._tail: deque[str] = deque(maxlen=_KEPT_LINES)
         self._process = subprocess.Popen(  # noqa: S603 - the command is ours
             argv,
             env=dict(environment),
@@ -64,9 +69,18 @@ class Child:
         output = self._process.stdout
         assert output is not None  # noqa: S101 - opened as a pipe above
         for line in output:
-            self.lines.append(line.decode(errors="replace").rstrip())
+            self._keep(line.decode(errors="replace").rstrip())
             sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()
+
+    def _keep(self, line: str) -> None:
+        if len(self._tail) == _KEPT_LINES and names_a_cause(self._tail[0]):
+            self._causes.append(self._tail[0])
+        self._tail.append(line)
+
+    @property
+    def lines(self) -> list[str]:
+        return [*self._causes, *self._tail]
 
     def signal(self, number: int, *, group: bool = False) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -78,7 +92,7 @@ class Child:
         The wait is short because a grandchild may hold the pipe open for long.
         """
         self._reader.join(timeout=0.5)
-        return list(self.lines)
+        return self.lines
 
     def forget(self) -> None:
         """The reaper has collected this child: its handle must not wait for it as well."""

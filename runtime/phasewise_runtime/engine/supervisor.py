@@ -25,6 +25,7 @@ from phasewise_runtime.engine.command import STOP_SECONDS, EngineCommand, engine
 from phasewise_runtime.engine.config import ConfigError, EngineConfig
 from phasewise_runtime.engine.drain_state import DrainState, IdleProbe, parse_drain_state
 from phasewise_runtime.engine.environment import LauncherEnvironment, ModelError, hub_token, prepare_folders
+from phasewise_runtime.engine.failure_cause import refused_arguments
 from phasewise_runtime.engine.process import WATCHED_SIGNALS, Child, Reaper, adopt_orphans
 from phasewise_runtime.engine.telemetry import DRAINING, ENGINE, MODEL, SERVING, Telemetry
 from phasewise_runtime.model_uri import ModelUriError, model_location
@@ -183,8 +184,12 @@ class Supervisor:
     def _watch_engine(self) -> None:
         child = self._child
         if child is not None and (code := self._reaper.exit_code(child)) is not None:
-            phase = self._telemetry.phase
-            raise LaunchError(EXIT_ENGINE, f"the engine {_ending(code)} in phase {phase}", child.last_lines())
+            phase, lines = self._telemetry.phase, child.last_lines()
+            ending = f"the engine {_ending(code)} in phase {phase}"
+            refused = refused_arguments(lines) if phase == ENGINE and code > 0 else ""
+            if refused:
+                raise LaunchError(EXIT_CONFIG, f"spec.engine.args: the engine refuses them: {refused}; {ending}", lines)
+            raise LaunchError(EXIT_ENGINE, ending, lines)
 
     def _drain_state(self) -> DrainState | None:
         exposition = self.engine_metrics()
@@ -204,7 +209,7 @@ class Supervisor:
         say(f"{before} took {seconds:.1f} s; now {phase}")
 
     def _lines(self) -> list[str]:
-        return list(self._child.lines) if self._child is not None else []
+        return self._child.lines if self._child is not None else []
 
     def _fail(self, error: LaunchError) -> int:
         for line in error.reason.splitlines():

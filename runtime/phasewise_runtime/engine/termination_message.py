@@ -1,6 +1,6 @@
 """The pod's termination message: why the launcher ended, and the engine's last errors. Only `write` does I/O.
 
-Kubernetes shows it in the pod's status, so it is short, its first line is the reason, and no secret is in it.
+Kubernetes shows it in the pod's status, so it is short, its first line is the cause, and no secret is in it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+from phasewise_runtime.engine.failure_cause import failure_cause
+
 LIMIT_BYTES: Final = 4096
+SHORTEST_SECRET: Final = 4
+UNIQUE_SECRET: Final = 8
 _SECRETS: Final = re.compile(
     r"hf_\w{8,}|(?i:bearer)\s+\S+|((?i:token|api[-_]?key|password|secret)['\"]?\s*[=:]\s*)[^\s,)]+"
 )
@@ -22,15 +26,26 @@ _KEPT_LINES: Final = 20
 
 
 def compose(reason: str, lines: Sequence[str], secrets: Iterable[str] = ()) -> str:
-    """The reason, then the last error lines (where there is none, the last lines), in at most LIMIT_BYTES."""
+    """The line that names the cause with the reason, then the last error lines (where there is none, the last lines),
+    in at most LIMIT_BYTES."""
+    secrets = list(secrets)
+    cause = failure_cause(lines)
+    head = redact(f"{cause}; {reason}" if cause and cause not in reason else reason, secrets)
     errors = [line for line in lines if _ERROR_LINE.search(line)] or list(lines)
-    message = redact("\n".join([reason, *errors[-_KEPT_LINES:]]), secrets)
-    return _fit(message, len(redact(reason, secrets).encode()))
+    return _fit("\n".join([head, *(redact(line, secrets) for line in errors[-_KEPT_LINES:])]), len(head.encode()))
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    for secret in filter(None, secrets):
-        text = text.replace(secret, "***")
+    """Without the values of secrets, and without what looks like one.
+
+    A value of fewer than SHORTEST_SECRET characters is not looked for: it would be found in any word. One of fewer than
+    UNIQUE_SECRET characters counts only where it is not part of a longer word.
+    """
+    for secret in secrets:
+        if len(secret) >= UNIQUE_SECRET:
+            text = text.replace(secret, "***")
+        elif len(secret) >= SHORTEST_SECRET:
+            text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "***", text)
     return _SECRETS.sub(lambda found: f"{found.group(1) or ''}***", text)
 
 

@@ -105,6 +105,15 @@ def test_defaults_of_objects_are_complete_because_rules_read_their_fields() -> N
     assert spec["scaling"]["default"] == {"mode": "Auto", "scaleDownStabilization": "300s"}
 
 
+def test_a_new_service_is_not_current_before_the_operator_has_seen_it() -> None:
+    """kstatus compares observedGeneration with the generation; without a status it takes an object for reconciled."""
+    status = crd.manifest(crd.INFERENCE_SERVICE)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"][
+        "status"
+    ]
+    assert status["default"] == {"observedGeneration": -1}
+    assert status["properties"]["observedGeneration"]["minimum"] == -1
+
+
 def test_names_and_subresources() -> None:
     service, scaler = (crd.manifest(resource)["spec"] for resource in crd.RESOURCES)
     assert (service["names"]["plural"], service["names"]["shortNames"]) == ("inferenceservices", ["infsvc"])

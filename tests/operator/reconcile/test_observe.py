@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -10,7 +11,7 @@ from tests.operator.reconcile.fake_api import KEY, Api, Apply, condition, one_pa
 from phasewise_operator.kinds import POD, Manifest
 from phasewise_operator.kube import Kube, KubeError
 from phasewise_operator.observed import PodEvent
-from phasewise_operator.reconcile.observe import observe
+from phasewise_operator.reconcile.observe import AGAIN_SECONDS, CREATING_SECONDS, PODS_A_ROLE, Observer
 from phasewise_operator.reconcile.worker import Worker
 from phasewise_operator.store import Store
 from phasewise_runtime import contract
@@ -39,10 +40,41 @@ def pod(waiting: str, role: str = "decode", revision: str = "r", **meta: Any) ->
     }
 
 
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 async def seen(api: Api, live: Manifest) -> tuple[PodEvent, ...]:
-    store = Store()
+    """Of a pod that has been in its state for a while."""
+    store, clock = Store(), Clock()
     store.put(POD, live)
-    return (await observe(store, cast("Kube", api), KEY, "uid-s")).pods[0].events
+    observer = Observer(clock)
+    await observer.observe(store, cast("Kube", api), KEY, "uid-s")
+    clock.now += CREATING_SECONDS
+    return (await observer.observe(store, cast("Kube", api), KEY, "uid-s")).pods[0].events
+
+
+async def test_events_are_read_of_a_few_pods_a_role_after_a_while_and_now_and_then(api: Api) -> None:
+    store, clock, kube = Store(), Clock(), cast("Kube", api)
+    for n in range(300):
+        store.put(POD, pod("ContainerCreating", role="prefill" if n % 2 else "decode", name=f"p{n:03}", uid=f"u{n}"))
+    observer = Observer(clock)
+    await observer.observe(store, kube, KEY, "uid-s")
+    assert api.queries == []
+    assert observer.due_in(KEY) == CREATING_SECONDS
+    clock.now += CREATING_SECONDS
+    for _ in range(3):
+        await observer.observe(store, kube, KEY, "uid-s")
+    assert len(api.queries) == 2 * PODS_A_ROLE, "once each, however many passes there are"
+    assert observer.due_in(KEY) == AGAIN_SECONDS
+    clock.now += AGAIN_SECONDS
+    await observer.observe(store, kube, KEY, "uid-s")
+    assert len(api.queries) == 4 * PODS_A_ROLE
+    observer.forget(KEY)
+    assert observer.pods == {}
 
 
 async def test_a_pod_that_is_being_created_is_seen_with_its_events(api: Api) -> None:
@@ -92,7 +124,11 @@ async def test_a_secret_that_an_event_says_is_missing_stalls_the_service(
     (name,) = [name for kind, name in api.objects if kind == "Deployment" and "decode" in name]
     revision = api.objects["Deployment", name]["metadata"]["labels"][contract.LABEL_REVISION]
     api.lists["Event"] = [FAILED_MOUNT]
+    clock = Clock()
+    worker = replace(worker, reconciler=replace(worker.reconciler, observer=Observer(clock)))
     worker.reconciler.store.put(POD, pod("ContainerCreating", revision=revision))
-    worker.queue.add(KEY)
-    assert await one_pass(worker)
+    result = await worker.reconciler.reconcile(KEY)
+    assert result.requeue_after == CREATING_SECONDS
+    clock.now += CREATING_SECONDS
+    await worker.reconciler.reconcile(KEY)
     assert condition(api, "Stalled") == ("True", "SecretNotFound")

@@ -114,6 +114,17 @@ async def test_a_spec_that_cannot_be_rendered_does_not_stop_drift_repair(
     assert condition(api, "Stalled") == ("True", "InvalidSpec")
 
 
+async def test_a_repair_that_fails_under_such_a_spec_is_tried_again(
+    api: Api, worker: Worker, user_applies: Apply
+) -> None:
+    api.faults["Service"] = KubeError(500, "InternalError", "etcd is slow")
+    user_applies(engine={"args": {"host": "::"}})
+    await one_pass(worker)
+    del api.faults["Service"]
+    await one_pass(worker)
+    assert ("Service", "chat") in api.objects
+
+
 async def test_an_engine_argument_that_no_command_line_can_have_is_refused_with_how_to_write_it(
     api: Api, worker: Worker, user_applies: Apply
 ) -> None:
@@ -191,7 +202,7 @@ async def test_paused_means_that_nothing_is_changed(api: Api, worker: Worker, us
     user_applies(paused=True)
     await one_pass(worker)
     assert {w.split()[0] for w in api.writes} == {"InferenceService", "Event"}
-    assert condition(api, "Reconciling") == ("False", "Paused")
+    assert condition(api, "Reconciling") == ("True", "Paused")
 
 
 async def test_a_spec_that_cannot_be_rendered_stalls_and_what_runs_is_left(

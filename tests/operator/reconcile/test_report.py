@@ -35,12 +35,43 @@ def test_the_reason_of_a_pod_goes_up_to_ready(make_context: MakeContext) -> None
     assert "gone" in next(v.message for v in updates if v.type == "Ready")
 
 
+def test_a_pool_that_serves_all_the_same_says_what_is_wrong_with_a_pod(make_context: MakeContext) -> None:
+    ctx = make_context(decode={"replicas": {"min": 1, "max": 2}}, prefill=None)
+    plan = make_plan(ctx, Observed())
+    ended = Ended(70, "Error", "RuntimeError: no offset; the engine ended")
+    bad = PodView("bad", "decode", plan.engines[0].revision, ready=False, deleting=False, ended=ended)
+    found = {u.type: u for u in report(ctx, plan, observed(plan, ready=1, pods=[bad]), [])}["DecodeReady"]
+    assert found.status is ConditionStatus.TRUE
+    assert (
+        found.message == "1 of 1 replicas are ready; EngineFailed: pod bad: RuntimeError: no offset; the engine ended"
+    )
+
+
+@pytest.mark.parametrize(("old_ready", "hint"), [(1, True), (0, False), (None, False)])
+def test_a_gpu_budget_is_the_advice_only_where_an_old_revision_is_kept(
+    old_ready: int | None, hint: bool, make_context: MakeContext
+) -> None:
+    old = make_plan(make_context(prefill=None, engine={"image": "old:1"}), Observed())
+    ctx = make_context(prefill=None)
+    plan = make_plan(ctx, Observed() if old_ready is None else observed(old, ready=old_ready))
+    labels = {"phasewise.dev/role": "decode", "phasewise.dev/revision": plan.engines[0].revision}
+    labels["phasewise.dev/gpus"] = "1"
+    condition = {"type": "PodScheduled", "reason": "Unschedulable", "message": "1 Insufficient nvidia.com/gpu."}
+    pending = PodView.of({"metadata": {"name": "p", "labels": labels}, "status": {"conditions": [condition]}})
+    updates = report(ctx, plan, Observed(pods=(pending,)), [])
+    message = next(u.message for u in updates if u.type == "Reconciling")
+    assert "Unschedulable" in message
+    assert ("gpuBudget" in message) is hint
+
+
 @pytest.mark.parametrize(
     ("failure", "stalled"),
     [
         (Failure("Service", "chat", "NameConflict", "was made by somebody else", refused=False), "True"),
         (Failure("Deployment", "x", "ApplyRefused", "422", refused=True), "True"),
-        (Failure("Deployment", "x", "ApplyFailed", "500", refused=False), "False"),
+        (Failure("Deployment", "x", "WriteFailed", "500", refused=False), "False"),
+        (Failure("Deployment", "x", "DeleteRefused", "403", refused=True), "True"),
+        (Failure("Service", "chat", "Progressing", "is to be collected", refused=False), "False"),
     ],
 )
 def test_a_child_that_cannot_be_written_is_reported(failure: Failure, stalled: str, make_context: MakeContext) -> None:
@@ -105,8 +136,32 @@ def test_paused_and_scaled_to_zero_are_reasons(make_context: MakeContext) -> Non
     )
     plan = make_plan(ctx, Observed())
     found = by_type(report(ctx, plan, Observed(), []))
-    assert found["Reconciling"] == ("False", "Paused")
+    assert found["Reconciling"] == ("True", "Paused"), "kstatus: what is asked for is not there"
+    assert found["Ready"] == ("False", "Paused")
     assert found["DecodeReady"] == ("False", "ScaledToZero")
+
+
+def test_a_service_that_is_paused_as_it_should_be_says_so_in_the_reason_of_ready(make_context: MakeContext) -> None:
+    running = observed(make_plan(make_context(), Observed()), ready=2)
+    ctx = make_context(paused=True)
+    found = by_type(report(ctx, make_plan(ctx, running), running, []))
+    assert found["Ready"] == ("True", "Paused")
+    assert found["Reconciling"] == ("False", "Paused")
+    ctx = make_context(paused=True, engine={"image": "other:2"})
+    found = by_type(report(ctx, make_plan(ctx, running), running, []))
+    assert found["Ready"] == ("True", "Paused")
+    assert found["Reconciling"] == ("True", "Paused"), "the changed spec is not applied: not Current to kstatus"
+
+
+def test_a_failure_that_repeats_is_in_the_message_whatever_it_is(make_context: MakeContext) -> None:
+    ctx = make_context()
+    plan = make_plan(ctx, Observed())
+    for count, shown in ((1, False), (2, False), (3, True)):
+        failed = Failure("Service", "chat", "WriteFailed", "500: the webhook is away", refused=False, count=count)
+        updates = report(ctx, plan, observed(plan, ready=2), [failed])
+        message = next(u.message for u in updates if u.type == "Reconciling")
+        assert message.startswith("1 objects are still to be written")
+        assert ("Service chat: 500: the webhook is away" in message) is shown
 
 
 def test_pods_that_may_not_be_created_stall(make_context: MakeContext) -> None:

@@ -15,10 +15,11 @@ from phasewise_operator.reconcile.conditions import ConditionUpdate, Severity
 from phasewise_operator.reconcile.events import changed_conditions, condition_event, decision_event, fresh_decisions
 from phasewise_operator.reconcile.plan import make_plan
 from phasewise_operator.reconcile.report import report, role_views
-from phasewise_operator.reconcile.status import should_write, status_of
+from phasewise_operator.reconcile.status import MESSAGE_SECONDS, STALE_SECONDS, stale_in, status_of, write_pause
 from phasewise_operator.render.context import Context
-from phasewise_operator.scaling.types import Coverage, Latency, Recommendation, Signals, SizeDecision
+from phasewise_operator.scaling.types import FIGURES_SECONDS, Coverage, Latency, Recommendation, Signals, SizeDecision
 
+FIVE_MINUTES_LATER = "2026-01-02T03:09:05Z"
 NOW, LATER = "2026-01-02T03:04:05Z", "2026-01-02T03:04:35Z"
 POOL = {"replicas": {"min": 1, "max": 4}}
 
@@ -57,6 +58,15 @@ def test_measured_latency_is_shown_and_stays_when_traffic_ends(ctx: Context) -> 
     assert first["slo"]["ttft"] == shown
     assert status(ctx, recommendation(ttft=None), first, LATER)["slo"]["ttft"] == shown
     assert first["slo"]["itl"]["summary"] == "-/40ms"
+
+
+def test_a_figure_that_is_stale_is_not_shown_and_says_when_it_was_measured(ctx: Context) -> None:
+    first = status(ctx, recommendation(), {})
+    assert stale_in(first, LATER) == STALE_SECONDS - 30
+    idle = status(ctx, recommendation(ttft=None), first, FIVE_MINUTES_LATER)
+    assert idle["slo"]["ttft"] == {**first["slo"]["ttft"], "summary": "-/500ms"}
+    assert stale_in(idle, FIVE_MINUTES_LATER) is None
+    assert write_pause(idle, status(ctx, recommendation(ttft=None), idle, "2026-01-02T09:00:00Z")) is None
 
 
 def test_a_change_of_size_is_recorded_with_its_reason_newest_first_five_at_most(ctx: Context) -> None:
@@ -107,8 +117,7 @@ def test_scaling_conditions_stay_until_a_new_operator_has_measured(ctx: Context)
 def test_a_bound_that_comes_and_goes_with_the_load_is_written_now_and_then(ctx: Context) -> None:
     before = status(ctx, recommendation(), {})
     limited = status(ctx, recommendation(limit="AtMaximum"), before, LATER)
-    assert should_write(before, limited, 10) is False
-    assert should_write(before, limited, 31) is True
+    assert write_pause(before, limited) == FIGURES_SECONDS
 
 
 def changed(before: Manifest, path: str, value: Any) -> Manifest:
@@ -121,25 +130,45 @@ def changed(before: Manifest, path: str, value: Any) -> Manifest:
     return after
 
 
-NEWS = [
-    ("the same", None, None, 999, False),
-    ("another size", "prefill.desired", 2, 0, True),
-    ("one more ready", "prefill.ready", 1, 0, True),
-    ("a figure that moved, soon", "slo.ttft.measured", "800ms", 10, False),
-    ("a figure that moved, in time", "slo.ttft.measured", "800ms", 31, True),
-    ("a figure that hardly moved", "slo.ttft.measured", "440ms", 999, False),
-    ("a pool's reason, soon", "prefill.reason", "PrefillLoad", 10, False),
-    ("a pool's reason, in time", "prefill.reason", "PrefillLoad", 31, True),
-    ("a target", "slo.ttft.target", "700ms", 0, True),
+CHANGES = [
+    ("the same", None, None, None),
+    ("another size", "prefill.desired", 2, 0),
+    ("one more ready", "prefill.ready", 1, 0),
+    ("a figure that moved", "slo.ttft.measured", "800ms", FIGURES_SECONDS),
+    ("a figure that hardly moved", "slo.ttft.measured", "440ms", None),
+    ("a figure that is stale", "slo.ttft.summary", "-/500ms", FIGURES_SECONDS),
+    ("the same, a little later", "slo.ttft.lastSampleTime", LATER, None),
+    ("the same, before it looks stale", "slo.ttft.lastSampleTime", FIVE_MINUTES_LATER, FIGURES_SECONDS),
+    ("a pool's reason", "prefill.reason", "PrefillLoad", FIGURES_SECONDS),
+    ("a target", "slo.ttft.target", "700ms", 0),
 ]
 
 
-@pytest.mark.parametrize(("path", "value", "since", "worth"), [n[1:] for n in NEWS], ids=[n[0] for n in NEWS])
-def test_figures_alone_are_written_now_and_then(
-    path: str | None, value: Any, since: float, worth: bool, ctx: Context
+@pytest.mark.parametrize(("path", "value", "pause"), [c[1:] for c in CHANGES], ids=[c[0] for c in CHANGES])
+def test_a_change_is_written_when_it_is_worth_a_write(
+    path: str | None, value: Any, pause: float | None, ctx: Context
 ) -> None:
     before = status(ctx, recommendation(), {})
-    assert should_write(before, changed(before, path, value) if path else before, since) is worth
+    assert write_pause(before, changed(before, path, value) if path else before) == pause
+
+
+def test_a_message_alone_is_written_now_and_then(ctx: Context) -> None:
+    before = status(ctx, recommendation(), {})
+    after = copy.deepcopy(before)
+    next(c for c in after["conditions"] if c["type"] == "Ready")["message"] = "request 4711 was refused"
+    assert write_pause(before, after) == MESSAGE_SECONDS
+    next(c for c in after["conditions"] if c["type"] == "Ready")["reason"] = "Refused"
+    assert write_pause(before, after) == 0
+
+
+def test_conditions_of_somebody_else_are_no_change(ctx: Context) -> None:
+    after = status(ctx, recommendation(), {})
+    foreign = {"type": "Audited", "status": "True", "reason": "Ok", "message": "", "lastTransitionTime": NOW}
+    assert write_pause({**after, "conditions": [foreign, *after["conditions"]]}, after) is None
+
+
+def test_the_status_that_the_crd_gives_a_new_object_is_taken_for_none(ctx: Context) -> None:
+    assert status(ctx, recommendation(), {"observedGeneration": -1}) == status(ctx, recommendation(), {})
 
 
 SCALING = [
@@ -229,7 +258,7 @@ def test_a_bound_of_pools_that_cannot_scale_follows_the_load_too(make_context: M
     ctx = make_context()
     before = status(ctx, recommendation(), {})
     limited = status(ctx, recommendation(limit="AtMaximum"), before, LATER)
-    assert should_write(before, limited, 10) is False
+    assert write_pause(before, limited) == FIGURES_SECONDS
 
 
 LIVE = {"apiVersion": "v", "kind": "InferenceService", "metadata": {"name": "chat", "namespace": "default", "uid": "u"}}

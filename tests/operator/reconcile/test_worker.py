@@ -12,7 +12,8 @@ from phasewise_operator.kinds import INFERENCE_SERVICE, SERVICE
 from phasewise_operator.kube import KubeError, NotLeadingError
 from phasewise_operator.metrics import Metrics
 from phasewise_operator.queue import WorkQueue
-from phasewise_operator.reconcile.reconciler import PENDING_SECONDS, REFUSED_SECONDS, Reconciler, Result
+from phasewise_operator.reconcile.failures import FIRST_SECONDS
+from phasewise_operator.reconcile.reconciler import PENDING_SECONDS, Reconciler, Result
 from phasewise_operator.reconcile.worker import Worker
 from phasewise_operator.store import Key
 
@@ -65,8 +66,6 @@ RESULTS: list[tuple[Result | Exception, str, str, list[float]]] = [
     (Result(requeue_after=0.0), "ok", "done", [0.0]),
     (Result(requeue_after=300.0), "ok", "done", [300.0]),
     (Result(complete=False, requeue_after=30.0), "incomplete", "done", [30.0]),
-    (Result(complete=False, back_off=True), "incomplete", "failed", [queue_module.FIRST_BACKOFF]),
-    (Result(complete=False, back_off=True, requeue_after=9.0), "incomplete", "failed", [0.2, 9.0]),
     (KubeError(500, "InternalError", "etcd is slow"), "error", "failed", [queue_module.FIRST_BACKOFF]),
     (ValueError("a defect"), "error", "failed", [queue_module.FIRST_BACKOFF]),
 ]
@@ -121,7 +120,8 @@ async def test_a_service_that_is_not_settled_is_reconciled_again_soon(
     api.faults["Service"] = KubeError(422, "Invalid", "")
     worker.reconciler.store.drop(SERVICE, api.objects.pop(("Service", "chat")))
     result = await worker.reconciler.reconcile(KEY)
-    assert (result.complete, result.back_off, result.requeue_after) == (False, False, REFUSED_SECONDS)
+    assert result.complete is False
+    assert result.requeue_after == pytest.approx(FIRST_SECONDS, abs=0.1)
 
 
 async def test_a_service_that_is_gone_is_forgotten(api: Api, worker: Worker, user_applies: Apply) -> None:

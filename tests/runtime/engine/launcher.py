@@ -24,6 +24,8 @@ orphan = subprocess.Popen(["sh", "-c", "sleep 300 & echo $! > \\"$0\\"", str(con
 print("ERROR a line with hf_abcdefgh12345678", flush=True)
 if (control / "refuse").exists():
     sys.exit(3)
+if (control / "reject").exists():
+    sys.exit("usage: api_server.py [-h]\\n" * 500 + "api_server.py: error: unrecognized arguments: --foo")
 
 def page():
     load = (control / "load").read_text().split() if (control / "load").exists() else ["0", "0", "0"]
@@ -53,6 +55,16 @@ def on_term(*_):
     if not (control / "stubborn").exists():
         os._exit(0)
 
+def die_when_asked():
+    while not (control / "die").exists():
+        time.sleep(0.02)
+    print("(EngineCore pid=2) RuntimeError: CPU Generator does not use offset", flush=True)
+    for _ in range(100):
+        print("(APIServer pid=1) Traceback (most recent call last):\\n" * 20)
+        print("(APIServer pid=1) vllm.EngineDeadError: See stack trace (above) for the root cause.", flush=True)
+    os._exit(0)
+
+threading.Thread(target=die_when_asked, daemon=True).start()
 signal.signal(signal.SIGTERM, on_term)
 while (control / "hold").exists():
     time.sleep(0.02)

@@ -166,6 +166,26 @@ def test_an_engine_that_refuses_to_start_leaves_its_reason_without_secrets(launc
     ]
 
 
+def test_an_argument_that_the_engine_does_not_know_is_refused_as_part_of_the_spec(launcher: Launcher) -> None:
+    launcher.switch("reject")
+    launcher.start()
+    assert launcher.ended() == 78
+    assert launcher.termination_message.splitlines()[0] == (
+        "spec.engine.args: the engine refuses them: unrecognized arguments: --foo; "
+        "the engine ended with exit code 1 in phase engine"
+    )
+
+
+def test_an_engine_that_dies_while_it_serves_leaves_its_exception(launcher: Launcher) -> None:
+    """Although the API server then ends with 0, and prints tracebacks of all its requests."""
+    launcher.serving()
+    launcher.switch("die")
+    assert launcher.ended() == 70
+    assert launcher.termination_message.splitlines()[0] == (
+        "RuntimeError: CPU Generator does not use offset; the engine ended with exit code 0 in phase serving"
+    )
+
+
 def test_a_killed_engine_ends_the_launcher(launcher: Launcher) -> None:
     launcher.serving()
     os.kill(int(launcher.read("pid") or 0), signal.SIGKILL)

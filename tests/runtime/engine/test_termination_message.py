@@ -7,10 +7,10 @@ import pytest
 from phasewise_runtime.engine.termination_message import LIMIT_BYTES, compose, redact, write
 
 
-def test_the_reason_comes_first_and_then_the_errors() -> None:
+def test_the_cause_comes_first_and_then_the_reason_and_the_errors() -> None:
     lines = ["INFO starting", "ERROR out of memory", "INFO closing", "WARNING may give OSError", "ValueError: no room"]
     assert compose("the engine ended", lines).splitlines() == [
-        "the engine ended",
+        "ValueError: no room; the engine ended",
         "ERROR out of memory",
         "ValueError: no room",
     ]
@@ -47,6 +47,19 @@ def test_no_secret_is_written(text: str) -> None:
     assert "***" in said
     assert "sesame" not in said
     assert "abcdefgh" not in said
+
+
+@pytest.mark.parametrize(
+    ("secret", "text", "shown"),
+    [
+        ("x", "the exit code of https://x", "the exit code of https://x"),
+        ("code", "exit code 0, encoder; key=code", "exit *** 0, encoder; key=***"),
+        ("sesame!", "opensesame! sesame!", "opensesame! ***"),
+        ("sesame-open", "xsesame-openx", "x***x"),
+    ],
+)
+def test_a_short_secret_hides_no_parts_of_words(secret: str, text: str, shown: str) -> None:
+    assert redact(text, [secret, ""]) == shown
 
 
 def test_a_count_of_tokens_is_no_secret() -> None:
