@@ -78,7 +78,6 @@ async def test_routers_keep_their_binding_while_the_new_one_is_refused(
     assert not any(w.startswith("delete") for w in api.writes)
     assert condition(api, "Stalled") == ("True", "ApplyRefused")
     del api.faults["RoleBinding"]
-    worker.queue.add(KEY)
     await one_pass(worker)
     assert len(bindings(api)) == 1
     assert bindings(api).isdisjoint(before), "a binding's role cannot be changed: the new one has a name of its own"
