@@ -70,6 +70,10 @@ class ExpiredError(KubeError):
     """410: the version from which a list or a watch was to go on is forgotten. List again."""
 
 
+class SilentError(KubeError):
+    """A watch said nothing for so long that its connection may be dead. It can go on where it was."""
+
+
 class Listing(NamedTuple):
     items: list[Manifest]
     version: int
@@ -151,8 +155,8 @@ class Kube:
     async def watch(
         self, kind: Kind, namespace: str | None, version: str, seconds: float, silent_seconds: float, **query: str
     ) -> AsyncGenerator[WatchEvent, None]:
-        """Events after `version`; the API server ends it after `seconds`. Raises ExpiredError and KubeError, the latter
-        also for a stream that is cut or says nothing for `silent_seconds`, in which a bookmark should have come."""
+        """Events after `version`; the API server ends it after `seconds`. Raises ExpiredError, SilentError where nothing
+        came for `silent_seconds`, in which a bookmark should have come, and KubeError, also for a stream that is cut."""
         query |= {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": version}
         query["timeoutSeconds"] = str(int(seconds))
         path = kind.path(namespace)
@@ -162,8 +166,10 @@ class Kube:
                     _raise(status, b"".join([line async for line in lines]))
                 async for line in lines:
                     yield _event(line)
+        except aiohttp.SocketTimeoutError as error:
+            raise SilentError(0, "SilentStream", f"nothing came for {silent_seconds:g} s") from error
         except _NO_ANSWER as error:
-            raise KubeError(0, type(error).__name__, str(error) or f"silent for {silent_seconds:g} s") from error
+            raise KubeError(0, type(error).__name__, str(error) or "no answer") from error
 
     async def apply(self, manifest: Manifest, subresource: str | None = None) -> Manifest:
         """Server-side apply as the one field manager. Force: a field that we own is ours, whoever wrote it last."""

@@ -21,15 +21,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from phasewise_operator.kinds import POOL_SCALER, Kind
-from phasewise_operator.kube import PAGE, ExpiredError, Kube, KubeError
+from phasewise_operator.kube import PAGE, ExpiredError, Kube, KubeError, SilentError
 from phasewise_operator.store import Key, Store
 
 log = logging.getLogger(__name__)
 
 WATCH_SECONDS: Final = 300.0
 """The API server ends a watch after at least so long; each takes up to twice as long, so that not all end at once."""
-SILENT_SECONDS: Final = 90.0
-"""The API server sends a bookmark about each minute: a stream that says nothing for longer is dead."""
+SILENT_SECONDS: Final = 120.0
+"""The API server sends a bookmark about each minute: a stream that says nothing for so long may be dead."""
 SHORT_SECONDS: Final = 1.0
 """A stream that ends sooner, and showed nothing, is counted as a failure."""
 FIRST_BACKOFF: Final = 0.5
@@ -66,6 +66,8 @@ class Reflector:
         while True:
             try:
                 await self._follow()
+            except SilentError as error:  # nothing has failed yet: a busy API server's bookmarks come late
+                self.count_error(self.kind.name, self.namespace or "", error.reason)
             except ExpiredError as error:
                 await self._list_again(error)
             except KubeError as error:
@@ -113,8 +115,10 @@ class Reflector:
                 self._version = str(event.object.get("metadata", {}).get("resourceVersion") or self._version)
 
     def _notify(self, keys: set[Key]) -> None:
-        for key in keys:
-            self.changed(key)
+        """Before the first list is complete nobody is notified: passes are held until then, and follow it."""
+        if self._listed:
+            for key in keys:
+                self.changed(key)
 
     def _recovered(self) -> None:
         if self._failures:
