@@ -51,12 +51,12 @@ class _PatchOnImport:
 def keep_generators(module: ModuleType) -> None:
     """Patch the runner of this module. May be called again; a vLLM without these methods is left as it is."""
     runner = getattr(module, RUNNER_CLASS, None)
-    methods = [getattr(runner, name, None) for name in PATCHED_METHODS]
-    if runner is None or None in methods or hasattr(runner, "phasewise_keeps_generators"):
+    known = all(hasattr(runner, name) for name in PATCHED_METHODS)
+    if runner is None or not known or hasattr(runner, "phasewise_keeps_generators"):
         return
     runner.phasewise_keeps_generators = True
-    for method in methods:
-        setattr(runner, method.__name__, _without_unfinished_prompts(method))
+    for name in PATCHED_METHODS:
+        setattr(runner, name, _without_unfinished_prompts(getattr(runner, name)))
 
 
 def _without_unfinished_prompts(method: Callable[..., Any]) -> Callable[..., Any]:

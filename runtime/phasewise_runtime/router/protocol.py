@@ -173,6 +173,12 @@ def read_answer(raw: bytes) -> Answer:
     )
 
 
+def prompt_tokens(usage: Any) -> int | None:
+    """The prompt's tokens in the `usage` of an answer."""
+    tokens = cast("Body", usage).get("prompt_tokens") if isinstance(usage, dict) else None
+    return tokens if isinstance(tokens, int) else None
+
+
 def _check_model(body: Body, model: str) -> None:
     given = body.get("model")
     if given is None:
