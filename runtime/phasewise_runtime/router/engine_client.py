@@ -29,7 +29,9 @@ _MAY_HAVE_DIED = frozenset({STALE, DISCONNECTED, TRUNCATED})
 _ENGINE_DEAD = b"EngineCore encountered an issue"
 """Of vLLM's EngineDeadError: what its API server answers to all requests when the engine process is gone."""
 DIAGNOSIS_SECONDS = 2.0
-RETRIED_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+MISCONFIGURED_STATUS = frozenset({301, 302, 303, 307, 308, 401, 403, 404, 405})
+"""No fault of the request, whose path and model were checked: an engine of another name, with a key, or no engine."""
+RETRIED_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504}) | MISCONFIGURED_STATUS
 BLAMELESS_STATUS = frozenset({408, 425, 429})
 """The pod is busy, not broken."""
 
@@ -202,7 +204,8 @@ async def read_answer(response: aiohttp.ClientResponse, pod: Pod) -> EngineAnswe
     if answer.status in RETRIED_STATUS:
         blame = answer.status not in BLAMELESS_STATUS
         message = f"the engine answered with status {answer.status}"
-        raise EngineError(pod, f"status_{answer.status}", message, blame=blame, answer=answer)
+        said = None if answer.status in MISCONFIGURED_STATUS else answer
+        raise EngineError(pod, f"status_{answer.status}", message, blame=blame, answer=said)
     return answer
 
 

@@ -146,7 +146,11 @@ def decode_body(request: Request, kv_params: Mapping[str, Any] | None, *, assemb
 
 def encode(body: Body) -> bytes:
     """JSON in ASCII, so that lone surrogates that a client escaped stay unchanged."""
-    return json.dumps(body, separators=(",", ":")).encode()
+    try:
+        return json.dumps(body, separators=(",", ":")).encode()
+    except RecursionError as e:
+        # Some depth less than what can be read.
+        raise ApiError(400, "The request body is nested too deeply: send it with fewer levels.") from e
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,7 @@ class FakeEngine:
             return self._json({"error": ENGINE_DEAD}, status=500)
         if fault in ("hang", "crash"):
             await asyncio.Event().wait()
-        if fault in ("400", "429", "500", "503"):
+        if fault and fault.isdigit():
             error = {**(REFUSED if fault == "400" else ERROR), "code": int(fault)}
             return self._json({"error": error}, status=int(fault), headers={"X-Engine": self.name})
         if fault == "garbage":

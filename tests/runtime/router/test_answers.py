@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.runtime.router.conftest import RouterFactory
 from tests.runtime.router.fake_engine import pair
+from tests.runtime.router.faults import complete, four, many
 from tests.runtime.waiting import until
 
-from phasewise_runtime.router.errors import of_engine
+from phasewise_runtime.router.errors import ApiError, of_engine
+from phasewise_runtime.router.protocol import encode, parse_body
 
 ENGINE_ERRORS: list[tuple[int, bytes, dict[str, Any]]] = [
     (
@@ -77,3 +80,37 @@ async def test_health_on_the_service_port_answers_as_the_readiness_probe_and_nee
 async def test_models_may_be_listed_with_a_slash_at_the_end(router: RouterFactory) -> None:
     async with router(*pair()) as r:
         assert (await r.get("/v1/models/")).json == (await r.get("/v1/models")).json
+
+
+@pytest.mark.parametrize("status", ["307", "401", "404"])
+async def test_an_engine_that_is_set_up_wrong_is_at_fault_not_the_request(router: RouterFactory, status: str) -> None:
+    engines = four()
+    engines[0].always = status
+    async with router(*engines) as r:
+        assert all(complete(reply) for reply in await many(r, 12))
+        assert r.metric("ejections_total", pod="p0", reason=f"status_{status}") == 1
+        assert r.metric("decode_only_total") == 0
+        for engine in engines[2:]:
+            engine.always = status
+        reply = await r.chat()
+    assert (reply.status, reply.json["error"]["code"]) == (502, f"status_{status}")
+
+
+async def test_a_body_that_is_not_in_its_encoding_is_refused(router: RouterFactory) -> None:
+    headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+    async with (
+        router(*pair()) as r,
+        r.session.post(f"{r.url}/v1/chat/completions", data=b'{"model": "tiny"}', headers=headers) as response,
+    ):
+        assert response.status == 400
+        assert "gzip" in (await response.json())["error"]["message"]
+
+
+def test_a_body_that_is_nested_too_deeply_is_refused_however_deep_it_is() -> None:
+    deepest = sys.getrecursionlimit() + 50
+    for depth in range(deepest - 400, deepest, 2):
+        raw = b'{"prompt": ' + b"[" * depth + b"]" * depth + b"}"
+        try:
+            encode(parse_body(raw))
+        except ApiError as error:
+            assert error.status == 400  # noqa: PT017
