@@ -7,12 +7,15 @@ import json
 import logging
 from typing import Any
 
+import aiohttp
 import openai
 import pytest
-from tests.runtime.router.conftest import CHAT, RouterFactory
-from tests.runtime.router.fake_engine import MODEL, FakeEngine
+from tests.runtime.router.conftest import CHAT, SETTINGS, RouterFactory
+from tests.runtime.router.fake_engine import ENGINE_DEAD, MODEL, FakeEngine
 from tests.runtime.router.faults import complete, four, many, once
 from tests.runtime.waiting import until
+
+from phasewise_runtime.router.engine_client import EngineAnswer, EngineClient, EngineError
 
 DEATHS = ("crash", "engine_dead")
 """The process is gone with its connections; or vLLM's API server says first that its engine process is gone."""
@@ -143,6 +146,15 @@ async def test_pods_that_are_deleted_are_no_sign_against_a_request(router: Route
         last.first_gate.set()
         assert complete(await task)
         assert r.metric("engine_died_requests_total") == 0
+
+
+@pytest.mark.parametrize(("leaving", "reason"), [(True, "status_500"), (False, "engine_died")])
+async def test_what_an_engine_says_of_its_end_counts_where_nobody_ended_it(leaving: bool, reason: str) -> None:
+    answer = EngineAnswer(500, [], json.dumps({"error": ENGINE_DEAD}).encode())
+    failure = EngineError(FakeEngine("decode", "d0").pod(), "status_500", "the engine answered", answer=answer)
+    async with aiohttp.ClientSession() as session:
+        await EngineClient(session, SETTINGS).diagnose(failure, lambda _: leaving)
+    assert failure.reason == reason
 
 
 def holder(engines: tuple[FakeEngine, ...], role: str) -> FakeEngine | None:
