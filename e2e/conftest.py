@@ -30,6 +30,7 @@ FILES = (
     "test_scaling",
     "test_reconcile",
     "test_serving",
+    "test_parameters",
     "test_faults",
 )
 STARTED_EARLY = {"started_chat": chat_manifest, "scaled": scaled_manifest}

@@ -113,7 +113,7 @@ def asked_with_each(url: str, model: str) -> dict[str, str]:
     """The faulty answers, by request."""
     with ThreadPoolExecutor(8) as pool:
         found = [(path, body, pool.submit(fault, url, path, body)) for path, body in bodies(model)]
-        return {f"{path} {json.dumps(body)}": told for path, body, answer in found if (told := answer.result())}
+        return {f"{path} {json.dumps(body)}": wrong for path, body, answer in found if (wrong := answer.result())}
 
 
 def seeded(url: str, model: str, salt: str) -> str:
