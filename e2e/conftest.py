@@ -33,6 +33,7 @@ FILES = (
     "test_network",
     "test_admission",
     "test_serving",
+    "test_parameters",
     "test_faults",
 )
 STARTED_EARLY = {"started_chat": chat_manifest, "scaled": scaled_manifest}

@@ -1,7 +1,7 @@
 """Build launcher.pyz, the archive that an init container brings into an engine pod: python -m …engine.pack FILE
 
-It holds the modules of phasewise_runtime that the launcher imports, and the entry point by which vLLM finds our plugin
-when the archive is on PYTHONPATH. Equal sources give equal bytes.
+It holds the modules of phasewise_runtime that the launcher imports, and the entry points by which vLLM finds our
+plugins when the archive is on PYTHONPATH. Equal sources give equal bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ import phasewise_runtime
 _MAIN: Final = "import sys\n\nfrom phasewise_runtime.engine.__main__ import main\n\nsys.exit(main())\n"
 _DIST_INFO: Final = "phasewise_engine_plugin-0.1.dist-info"
 _METADATA: Final = "Metadata-Version: 2.1\nName: phasewise-engine-plugin\nVersion: 0.1\n"
-_ENTRY_POINTS: Final = "[vllm.general_plugins]\nphasewise_nixl = phasewise_runtime.engine.nixl_plugin:register\n"
+_ENTRY_POINTS: Final = """[vllm.general_plugins]
+phasewise_nixl = phasewise_runtime.engine.nixl_plugin:register
+phasewise_seed = phasewise_runtime.engine.seed_plugin:register
+"""
 _SOURCES: Final = ("__init__.py", "contract.py", "model_uri.py", "engine/*.py")
 _SHEBANG: Final = b"#!/usr/bin/env python3\n"
 

@@ -11,7 +11,7 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 
-from phasewise_runtime.router.errors import RATE_LIMIT, UNAVAILABLE, ApiError
+from phasewise_runtime.router.errors import ApiError
 from phasewise_runtime.router.metrics import Metrics
 
 RETRY_AFTER = 2
@@ -22,15 +22,13 @@ def no_engine(hold: float) -> ApiError:
     return ApiError(
         503,
         f"No engine pod became ready within {hold:g} s. Try again; if it lasts, see the InferenceService.",
-        type=UNAVAILABLE,
         code="no_engine",
         retry_after=RETRY_AFTER,
     )
 
 
 def overloaded(message: str, status: int = 429) -> ApiError:
-    kind = RATE_LIMIT if status == 429 else UNAVAILABLE
-    return ApiError(status, f"{message} Try again later.", type=kind, code="overloaded", retry_after=RETRY_AFTER)
+    return ApiError(status, f"{message} Try again later.", code="overloaded", retry_after=RETRY_AFTER)
 
 
 class Admission:

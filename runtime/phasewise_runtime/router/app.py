@@ -25,16 +25,28 @@ SERVED = (
     "POST /v1/chat/completions",
     "POST /v1/completions",
     "GET /v1/models",
+    "GET /health",
 )
-_METHODS = {Endpoint.CHAT.value: "POST", Endpoint.COMPLETIONS.value: "POST", "/v1/models": "GET"}
+_METHODS = {Endpoint.CHAT.value: "POST", Endpoint.COMPLETIONS.value: "POST", "/v1/models": "GET", "/health": "GET"}
 
 
-def build_app(settings: Settings, keys: ApiKeys, completions: CompletionHandler) -> web.Application:
+def build_app(
+    settings: Settings, keys: ApiKeys, completions: CompletionHandler, not_ready: Callable[[], str | None]
+) -> web.Application:
+    """`not_ready` returns why the router is not ready, or None."""
+
+    async def health(_: web.Request) -> web.Response:
+        """For load balancers: as the readiness probe, and without a key."""
+        reason = not_ready()
+        return web.Response(text=f"{reason or 'ok'}\n", status=503 if reason else 200)
+
     app = web.Application(client_max_size=settings.max_body_bytes)
     for endpoint in Endpoint:
         app.router.add_post(endpoint.value, _guard(keys, _completion(completions, endpoint)))
     models = _guard(keys, _models(settings))
+    app.router.add_get("/health", health)
     app.router.add_get("/v1/models", models)
+    app.router.add_get("/v1/models/", models)
     app.router.add_get("/v1/models/{model:.+}", models)
     app.router.add_route("*", "/{path:.*}", _guard(keys, _unknown))
     return app
@@ -44,6 +56,8 @@ def error_response(error: ApiError, request_id: str) -> web.Response:
     headers = {HEADER_REQUEST_ID: request_id}
     if error.retry_after is not None:
         headers["Retry-After"] = str(error.retry_after)
+    if not error.may_retry:
+        headers["x-should-retry"] = "false"
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     return web.Response(status=error.status, body=error.json(), content_type="application/json", headers=headers)
@@ -83,7 +97,7 @@ def _models(settings: Settings) -> Handler:
             body = card
         else:
             message = f"The model '{name}' does not exist; this service serves '{settings.model_name}'."
-            raise ApiError(404, message, type="NotFoundError", param="model", code="model_not_found")
+            raise ApiError(404, message, param="model", code="model_not_found")
         return web.json_response(body, headers={HEADER_REQUEST_ID: request_id})
 
     return handle

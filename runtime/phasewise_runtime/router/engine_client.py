@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 
+from phasewise_runtime.router import protocol as proto
 from phasewise_runtime.router.headers import Headers
 from phasewise_runtime.router.pods import Pod
 from phasewise_runtime.router.settings import Settings
@@ -20,7 +21,17 @@ STALE_SECONDS = 0.2
 """A kept connection that the engine had closed breaks within this time; one that breaks later broke on the request."""
 KEEPALIVE_SECONDS = 2.0
 """Below the 5 s after which vLLM closes an idle connection."""
-RETRIED_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+ENGINE_DIED = "engine_died"
+"""The engine process ended by itself while it had the request: the request may be the cause."""
+DISCONNECTED = "disconnected"
+TRUNCATED = "truncated"
+_MAY_HAVE_DIED = frozenset({STALE, DISCONNECTED, TRUNCATED})
+_ENGINE_DEAD = b"EngineCore encountered an issue"
+"""Of vLLM's EngineDeadError: what its API server answers to all requests when the engine process is gone."""
+DIAGNOSIS_SECONDS = 2.0
+MISCONFIGURED_STATUS = frozenset({301, 302, 303, 307, 308, 401, 403, 404, 405})
+"""No fault of the request, whose path and model were checked: an engine of another name, with a key, or no engine."""
+RETRIED_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504}) | MISCONFIGURED_STATUS
 BLAMELESS_STATUS = frozenset({408, 425, 429})
 """The pod is busy, not broken."""
 
@@ -51,6 +62,21 @@ class EngineError(Exception):
     """The prefill pod may be the cause: its KV could not be loaded."""
     answer: EngineAnswer | None = None
     """The engine's own error: the client's answer if no retry succeeds."""
+
+    def log_fields(self) -> dict[str, str]:
+        detail = f"{self.message} ({self.__cause__})" if self.__cause__ else self.message
+        return {"pod": self.pod.name, "role": self.pod.role, "reason": self.reason, "detail": detail}
+
+
+def parse_answer(pod: Pod, answer: EngineAnswer, what: str) -> proto.Answer:
+    """Parse a complete 200 answer; EngineError where it is malformed or the engine aborted the request."""
+    try:
+        parsed = proto.read_answer(answer.body)
+    except ValueError as e:
+        raise EngineError(pod, "malformed", f"{what} cannot be read: {e}") from e
+    if parsed.aborted:
+        raise EngineError(pod, "abort", "the engine is shutting down and ended the request", hard=True)
+    return parsed
 
 
 class EngineClient:
@@ -85,6 +111,36 @@ class EngineClient:
             await read_answer(response, pod)
         return response
 
+    async def diagnose(self, failure: EngineError, is_leaving: Callable[[Pod], bool]) -> None:
+        """Mark the failure where the engine process ended by itself.
+
+        It did where it said so, or where it broke the connection and its health check fails now. That the engine of a
+        pod ends that is being deleted is no fault of a request.
+        """
+        said = failure.answer is not None and _ENGINE_DEAD in failure.answer.body
+        broke = failure.reason in _MAY_HAVE_DIED and not is_leaving(failure.pod)
+        died = said or (broke and not await self.is_healthy(failure.pod, DIAGNOSIS_SECONDS))
+        if died and not is_leaving(failure.pod):
+            failure.reason, failure.message, failure.answer = ENGINE_DIED, "the engine process ended", None
+            failure.hard = failure.blame = True
+            failure.suspect_prefill = False
+
+    async def is_healthy(self, pod: Pod, seconds: float) -> bool:
+        """The engine's own health check passes within this time."""
+        try:
+            timeout = aiohttp.ClientTimeout(total=seconds)
+            # A connection that is kept would be the next request's, and hide by its age why that request failed.
+            async with self._session.get(
+                pod.base_url + "/health",
+                timeout=timeout,
+                headers={"Connection": "close"},
+                trace_request_ctx=SimpleNamespace(),
+                allow_redirects=False,
+            ) as response:
+                return response.status == 200
+        except (aiohttp.ClientError, OSError, asyncio.TimeoutError):
+            return False
+
     def _timeout(self, deadline: float, silence: float | None) -> aiohttp.ClientTimeout:
         return aiohttp.ClientTimeout(total=deadline, sock_connect=self._settings.connect_seconds, sock_read=silence)
 
@@ -108,7 +164,7 @@ class EngineClient:
         except (aiohttp.ClientError, OSError) as e:
             if trace.reused and now() - began < STALE_SECONDS:
                 raise EngineError(pod, STALE, "an idle connection had been closed", blame=False) from e
-            raise EngineError(pod, "disconnected", "the connection broke before an answer") from e
+            raise EngineError(pod, DISCONNECTED, "the connection broke before an answer") from e
 
 
 async def _unless_pod_gone(
@@ -119,7 +175,7 @@ async def _unless_pod_gone(
     try:
         await asyncio.wait((task, pod_gone), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise EngineError(pod, "disconnected", "the pod is gone", hard=True)
+            raise EngineError(pod, DISCONNECTED, "the pod is gone", hard=True)
     finally:
         task.cancel()
     response = task.result()
@@ -141,14 +197,15 @@ async def read_answer(response: aiohttp.ClientResponse, pod: Pod) -> EngineAnswe
     except asyncio.TimeoutError as e:
         raise _timed_out(pod, e) from e
     except (aiohttp.ClientError, OSError) as e:
-        raise EngineError(pod, "disconnected", "the connection broke within the answer", hard=True) from e
+        raise EngineError(pod, DISCONNECTED, "the connection broke within the answer", hard=True) from e
     finally:
         response.release()
     answer = EngineAnswer(response.status, list(response.headers.items()), body)
     if answer.status in RETRIED_STATUS:
         blame = answer.status not in BLAMELESS_STATUS
         message = f"the engine answered with status {answer.status}"
-        raise EngineError(pod, f"status_{answer.status}", message, blame=blame, answer=answer)
+        said = None if answer.status in MISCONFIGURED_STATUS else answer
+        raise EngineError(pod, f"status_{answer.status}", message, blame=blame, answer=said)
     return answer
 
 

@@ -17,7 +17,7 @@ from phasewise_runtime.router import protocol as proto
 from phasewise_runtime.router.admission import Admission
 from phasewise_runtime.router.context import RouterContext
 from phasewise_runtime.router.engine_client import EngineAnswer, EngineError
-from phasewise_runtime.router.errors import ENGINE, ApiError
+from phasewise_runtime.router.errors import ApiError, of_engine
 from phasewise_runtime.router.headers import to_client, to_engine
 from phasewise_runtime.router.intake import Intake
 from phasewise_runtime.router.latency import LatencyRecorder
@@ -116,6 +116,7 @@ class CompletionHandler:
             while chunk := await stream.read():
                 await response.write(chunk)
         except EngineError as failure:
+            await pd_request.examine(failure)
             pd_request.blame(failure)
             self._context.metrics.stream_errors.labels(failure.reason).inc()
             outcome.broke(failure.reason)
@@ -124,6 +125,9 @@ class CompletionHandler:
             response.force_close()
         else:
             outcome.answered(200)
+            with contextlib.suppress(EngineError):
+                # It is counted and logged, no more: the client had the tokens before the engine said its count.
+                pd_request.check_prompt(stream.pod, stream.reader.usage)
             self._latency.end(pd_request, stream)
         await response.write_eof()
         await stream.finish()
@@ -173,9 +177,9 @@ def _first(pd_request: PDRequest) -> float | None:
 def _error_event(failure: EngineError) -> bytes:
     """The engine's own error where it sent one, else ours; after a blank line, should an event have been cut off."""
     if failure.answer is not None:
-        return b"data: " + failure.answer.body + b"\n\n"
+        return of_engine(failure.answer.status, failure.answer.body).event()
     message = f"The stream is incomplete: {failure.message}."
-    return ApiError(502, message, type=ENGINE, code=failure.reason).event()
+    return ApiError(502, message, code=failure.reason).event()
 
 
 @contextlib.contextmanager

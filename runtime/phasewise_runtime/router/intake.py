@@ -55,6 +55,10 @@ class Intake:
             raise ApiError(408, message, code="upload_timeout") from e
         except web.HTTPRequestEntityTooLarge as e:
             raise self._too_large() from e
+        except web.RequestPayloadError as e:
+            encoding = request.headers.get("Content-Encoding", "identity")
+            message = f"The request body cannot be read: send all of it in the encoding of its header, {encoding}."
+            raise ApiError(400, message) from e
 
     def _too_large(self) -> ApiError:
         limit = self._settings.max_body_bytes

@@ -60,6 +60,9 @@ class Metrics:
         self.queue_depth = gauge(METRIC_QUEUE_DEPTH, "Requests that wait for an engine pod or a free place.")
         self.body_bytes = gauge("body_bytes", "Bytes of the request bodies held in memory.")
         self.decode_only = counter("decode_only", "Requests that were prefilled by their decode pod.", "reason")
+        self.engine_died_requests = counter("engine_died_requests", "Requests with which two engine processes ended.")
+        text = "Requests whose prefill and decode engine counted different prompt tokens."
+        self.prompt_mismatches = counter("prompt_token_mismatches", text, "fingerprint")
         self.kv_params_missing = counter("kv_params_missing", "Prefill answers without KV parameters.", "pod")
         text = "1: the last KV transfer led to a first token; 0: prefill answered without KV parameters."
         self.kv_transfer_ok = gauge(METRIC_KV_TRANSFER_OK, text, "pod")

@@ -15,15 +15,15 @@ from typing import Any
 from phasewise_runtime.contract import DECODE, PREFILL
 from phasewise_runtime.router import protocol as proto
 from phasewise_runtime.router.admission import no_engine
-from phasewise_runtime.router.assembly import NotAssemblableError, assemble
+from phasewise_runtime.router.assembly import NotAssemblableError
 from phasewise_runtime.router.context import RouterContext
-from phasewise_runtime.router.engine_client import EngineAnswer, EngineError, read_answer
+from phasewise_runtime.router.engine_client import EngineAnswer, EngineError, parse_answer, read_answer
 from phasewise_runtime.router.headers import Headers
 from phasewise_runtime.router.pending import IN_DECODE, IN_PREFILL, IN_QUEUE
 from phasewise_runtime.router.pod_registry import InflightRequest
 from phasewise_runtime.router.pods import Pod
-from phasewise_runtime.router.policy import PREFILL_FAILED, Choice, choose, choose_decode
-from phasewise_runtime.router.retry import NOT_ASSEMBLABLE, RetryState
+from phasewise_runtime.router.policy import Choice, choose, choose_decode
+from phasewise_runtime.router.retry import NOT_ASSEMBLABLE, PROMPT_MISMATCH, RetryState, in_our_words
 from phasewise_runtime.router.sse import StreamReader
 from phasewise_runtime.router.stream import DecodeStream
 from phasewise_runtime.router.timing import Timing, now
@@ -58,6 +58,8 @@ class PDRequest:
         """The bytes of the stream up to its first token."""
         self._inflight: InflightRequest | None = None
         """The decode request of this attempt."""
+        self._prefilled_tokens: int | None = None
+        """Tokens of the prompt, as the prefill engine counted them."""
         self._retry = RetryState()
         self._attempt = contextlib.ExitStack()
 
@@ -80,13 +82,17 @@ class PDRequest:
             except EngineError as failure:
                 self._mark_failed(failure)
                 self._attempt.close()
-                final = self._record(failure)
-                if final is not None:
+                await self.examine(failure)
+                if (final := self._record(failure)) is not None:
                     return final
             else:
                 if self.decode_only:
                     self._context.metrics.decode_only.labels(self.decode_only).inc()
                 return answer
+
+    async def examine(self, failure: EngineError) -> None:
+        """Find out whether the engine process ended by itself; the failure then says so."""
+        await self._context.engine_client.diagnose(failure, self._context.pod_registry.is_leaving)
 
     def blame(self, failure: EngineError) -> None:
         """Count a failure against its pod: once a request, since the request itself may be the cause."""
@@ -100,7 +106,7 @@ class PDRequest:
     async def _choose(self) -> Choice:
         pod_registry, hold = self._context.pod_registry, self._context.settings.hold_seconds
         until = now() + hold
-        decode_only = self._request.decode_only or (PREFILL_FAILED if self._retry.exhausted(PREFILL) else None)
+        decode_only = self._request.decode_only or self._retry.decode_only()
         while True:
             choice = choose(
                 pod_registry.candidates(PREFILL, self._retry.by_pod),
@@ -132,17 +138,14 @@ class PDRequest:
         self._retry.record(failure)
         self.blame(failure)
         role = failure.pod.role
-        extra = {
-            "request_id": self.request_id,
-            "pod": failure.pod.name,
-            "role": role,
-            "reason": failure.reason,
-            "detail": f"{failure.message} ({failure.__cause__})" if failure.__cause__ else failure.message,
-        }
-        log.warning("engine request failed", extra=extra)
+        log.warning("engine request failed", extra={"request_id": self.request_id, **failure.log_fields()})
         if failure.suspect_prefill and self.prefill_pod is not None:
             self._retry.by_pod[self.prefill_pod.uid] += 1
             self._context.pod_registry.report_failure(self.prefill_pod, "kv_not_loaded", hard=False)
+        if pods := self._retry.engines_died:
+            self._context.metrics.engine_died_requests.inc()
+            extra = {"request_id": self.request_id, "pods": pods}
+            log.error("engines died on a request, which may be the cause: it is not tried again", extra=extra)
         if self._retry.is_final(failure):
             return self._retry.final_answer(failure)
         self._context.metrics.retries.labels(role, failure.reason).inc()
@@ -151,6 +154,7 @@ class PDRequest:
     # --- prefill ---------------------------------------------------------------------------------------------
     async def _prefill(self, choice: Choice) -> Mapping[str, Any] | None:
         self.prefill_pod, self.timing.prefill, self.decode_only = choice.prefill, None, None
+        self._prefilled_tokens = None
         pod = choice.prefill
         if pod is None:
             self.decode_only = choice.reason
@@ -172,13 +176,14 @@ class PDRequest:
             # The engine refuses the request. The decode pod gets it as the client wrote it; its error is the answer.
             self._context.pod_registry.report_success(pod)
             return self._skip_prefill(PREFILL_REFUSED)
-        read = _read(pod, answer, "the prefill answer")
+        read = parse_answer(pod, answer, "the prefill answer")
         if read.kv_params is None:
             self._context.metrics.kv_params_missing.labels(pod.name).inc()
             self._context.metrics.kv_transfer_ok.labels(pod.name).set(0)
             log.warning("prefill answered without KV parameters: check its KV connector", extra={"pod": pod.name})
             return self._skip_prefill(KV_PARAMS_MISSING)
         self._context.frames.learn(pod, self._request, read.body)
+        self._prefilled_tokens = proto.prompt_tokens(read.body.get("usage"))
         return read.kv_params
 
     def _skip_prefill(self, reason: str) -> None:
@@ -242,6 +247,7 @@ class PDRequest:
         )
         self._attempt.callback(stream.close)
         self.head = await stream.until_answered()
+        self.check_prompt(pod, stream.reader.usage)
         self.pending.leave()
         self._succeeded(pod)
         return stream if frame is None else await self._assembled(pod, stream, frame)
@@ -258,7 +264,8 @@ class PDRequest:
     def _passed_through(self, pod: Pod, answer: EngineAnswer) -> EngineAnswer:
         """A complete answer of the engine; only KV parameters are taken out of it."""
         if answer.status == 200 and not self._request.stream:
-            read = _read(pod, answer, "the answer")
+            read = parse_answer(pod, answer, "the answer")
+            self.check_prompt(pod, read.body.get("usage"))
             self._context.frames.learn(pod, self._request, read.body)
             if read.kv_params is not None:
                 clean = {**read.body, proto.KV_PARAMS: None}
@@ -268,29 +275,26 @@ class PDRequest:
         else:
             # The engine works but refuses the request, so nothing is known of the KV transfer.
             self._context.pod_registry.report_success(pod)
+            answer = in_our_words(answer)
         return answer
 
+    def check_prompt(self, pod: Pod, usage: Any) -> None:
+        """EngineError where decode counted another prompt than prefill: its answer came from KV of another prompt."""
+        decoded = proto.prompt_tokens(usage)
+        if self.prefill_pod is None or None in (decoded, self._prefilled_tokens) or decoded == self._prefilled_tokens:
+            return
+        self._context.metrics.prompt_mismatches.labels(self.prefill_pod.fingerprint).inc()
+        message = "prefill and decode engine counted different prompt tokens"
+        pods = {"prefill_pod": self.prefill_pod.name, "decode_pod": pod.name}
+        counted = {"prefill_tokens": self._prefilled_tokens, "decode_tokens": decoded}
+        log.error(message, extra={"request_id": self.request_id, **pods, **counted})
+        raise EngineError(pod, PROMPT_MISMATCH, message, blame=False)
+
     async def _assembled(self, pod: Pod, stream: DecodeStream, frame: dict[str, Any]) -> EngineAnswer:
-        while await stream.read():
-            pass
-        await stream.finish()
         try:
-            body = assemble(frame, stream.reader.events)
+            answer = await stream.assembled(frame)
         except NotAssemblableError as e:
             self._context.frames.give_up(pod, self._request)
             raise EngineError(pod, NOT_ASSEMBLABLE, f"sent again without streaming: {e}", blame=False) from e
-        not_kept = ("content-type", "cache-control")
-        headers = [(k, v) for k, v in stream.response.headers.items() if k.lower() not in not_kept]
-        raw = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
-        return EngineAnswer(200, [("Content-Type", "application/json"), *headers], raw)
-
-
-def _read(pod: Pod, answer: EngineAnswer, what: str) -> proto.Answer:
-    """Read a complete 200 answer; EngineError where it is malformed or the engine aborted the request."""
-    try:
-        read = proto.read_answer(answer.body)
-    except ValueError as e:
-        raise EngineError(pod, "malformed", f"{what} cannot be read: {e}") from e
-    if read.aborted:
-        raise EngineError(pod, "abort", "the engine is shutting down and ended the request", hard=True)
-    return read
+        self.check_prompt(pod, stream.reader.usage)
+        return answer

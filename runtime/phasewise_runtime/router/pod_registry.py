@@ -111,6 +111,11 @@ class PodRegistry:
         entry = self._entries.get(pod.uid)
         return entry is not None and entry.pod.usable and entry.breaker.state != "open"
 
+    def is_leaving(self, pod: Pod) -> bool:
+        """The pod is being deleted or is gone: that its engine ends is no surprise."""
+        entry = self._entries.get(pod.uid)
+        return entry is None or entry.pod.terminating
+
     def on_change(self, listener: Callable[[], None]) -> None:
         self._listeners.append(listener)
 

@@ -4,8 +4,9 @@ The KV fields are those of vLLM's NixlConnector, as of 0.32. The prefill request
 proxy sends (tests/v1/kv_connector/nixl_integration/toy_proxy_server.py). Its answer has the parameters that the
 connector's `request_finished` made; the decode request carries them unread.
 
-The fields that are added to or taken from a client's request are listed here and nowhere else; every other field
-reaches the engine with the value the client gave it.
+The fields that are added to or taken from a client's request are listed here, and those of sampling in `parameters`;
+every other field reaches the engine with the value the client gave it. So all that shapes the prompt is equal in the
+prefill and the decode request: from different prompts decode would take KV at wrong positions, without an error.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NoReturn, cast
 
+from phasewise_runtime.router import parameters
 from phasewise_runtime.router.errors import ApiError
 
 Body = dict[str, Any]
@@ -35,8 +37,10 @@ KV_PARAMS: Final = "kv_transfer_params"
 STRIPPED_FROM_CLIENT: Final = (KV_PARAMS, "ec_transfer_params")
 """A client must not be able to name hosts that an engine then connects to; nor through `vllm_xargs`."""
 XARGS: Final = "vllm_xargs"
-PREFILL_DROPPED: Final = ("stream_options", "stream_interval")
-"""Allowed by vLLM on streaming requests only; the prefill request does not stream."""
+PREFILL_DROPPED: Final = parameters.SAMPLING | {"max_completion_tokens", "stream_options", "stream_interval"}
+"""The prefill request needs no sampling, and does not stream. /v1/completions ignores `max_completion_tokens`."""
+PREFILL_SAMPLING: Final[Mapping[str, Any]] = {"max_tokens": 1, "temperature": 0, "ignore_eos": True, "stream": False}
+"""The least that vLLM computes. It keeps the KV only of a request that ends by its length, not by a stop token."""
 PREFILL_KV_PARAMS: Final[Mapping[str, Any]] = {
     "do_remote_decode": True,
     "do_remote_prefill": False,
@@ -53,6 +57,7 @@ SEVERAL_PROMPTS: Final = "several_prompts"
 PROMPT_LOGPROBS: Final = "prompt_logprobs"
 BEAM_SEARCH: Final = "beam_search"
 NO_GENERATION: Final = "no_generation"
+TRUNCATED_PROMPT: Final = "truncated_prompt"
 
 # --- why the latency of a request is not measured ----------------------------------------------------------
 SHAPE: Final = "shape"
@@ -104,7 +109,8 @@ def read_request(endpoint: Endpoint, body: Body, *, model: str, disaggregated: b
     _check_input(endpoint, body)
     stripped = _strip(body)
     stream = _check_stream(stripped)
-    decode_only = _decode_only(stripped) or (None if disaggregated else NOT_DISAGGREGATED)
+    parameters.check(stripped, chat=endpoint is Endpoint.CHAT)
+    decode_only = _decode_only(endpoint, stripped) or (None if disaggregated else NOT_DISAGGREGATED)
     single = stripped.get("n") in (None, 1) and not _several_prompts(stripped)
     return Request(
         endpoint=endpoint,
@@ -118,14 +124,9 @@ def read_request(endpoint: Endpoint, body: Body, *, model: str, disaggregated: b
 
 def prefill_body(request: Request) -> Body:
     """The body of the prefill request: the same request for one token, its KV kept for a decode pod."""
-    body = {k: v for k, v in request.body.items() if k not in PREFILL_DROPPED}
-    body["stream"] = False
-    limit = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
-    body[limit] = 1
-    if _is_number(body.get("min_tokens")) and body["min_tokens"] > 1:
-        body["min_tokens"] = 1
-    body[KV_PARAMS] = dict(PREFILL_KV_PARAMS)
-    return body
+    dropped = PREFILL_DROPPED if request.endpoint is Endpoint.CHAT else PREFILL_DROPPED | {"response_format"}
+    body = {k: v for k, v in request.body.items() if k not in dropped}
+    return {**body, **PREFILL_SAMPLING, KV_PARAMS: dict(PREFILL_KV_PARAMS)}
 
 
 def decode_body(request: Request, kv_params: Mapping[str, Any] | None, *, assemble: bool) -> Body:
@@ -145,7 +146,11 @@ def decode_body(request: Request, kv_params: Mapping[str, Any] | None, *, assemb
 
 def encode(body: Body) -> bytes:
     """JSON in ASCII, so that lone surrogates that a client escaped stay unchanged."""
-    return json.dumps(body, separators=(",", ":")).encode()
+    try:
+        return json.dumps(body, separators=(",", ":")).encode()
+    except RecursionError as e:
+        # Some depth less than what can be read.
+        raise ApiError(400, "The request body is nested too deeply: send it with fewer levels.") from e
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +177,12 @@ def read_answer(raw: bytes) -> Answer:
     )
 
 
+def prompt_tokens(usage: Any) -> int | None:
+    """The prompt's tokens in the `usage` of an answer."""
+    tokens = cast("Body", usage).get("prompt_tokens") if isinstance(usage, dict) else None
+    return tokens if isinstance(tokens, int) else None
+
+
 def _check_model(body: Body, model: str) -> None:
     given = body.get("model")
     if given is None:
@@ -182,7 +193,6 @@ def _check_model(body: Body, model: str) -> None:
         raise ApiError(
             404,
             f"The model '{given}' does not exist; this service serves '{model}'.",
-            type="NotFoundError",
             param="model",
             code="model_not_found",
         )
@@ -213,19 +223,20 @@ def _strip(body: Body) -> Body:
     return stripped
 
 
-def _decode_only(body: Body) -> str | None:
+def _decode_only(endpoint: Endpoint, body: Body) -> str | None:
     if body.get("use_beam_search"):
         return BEAM_SEARCH
     if body.get("n") not in (None, 1):
         return SEVERAL_CHOICES
     if _several_prompts(body):
         return SEVERAL_PROMPTS
-    echoed = body.get("echo") and (body.get("logprobs") or body.get("logprobs") == 0)
+    # vLLM computes log probabilities of the prompt for an echo with logprobs, and for any echo in a chat.
+    echoed = body.get("echo") and (endpoint is Endpoint.CHAT or body.get("logprobs") is not None)
     if body.get("prompt_logprobs") is not None or echoed:
         return PROMPT_LOGPROBS
     if body.get("max_tokens") == 0 or body.get("max_completion_tokens") == 0:
         return NO_GENERATION
-    return None
+    return TRUNCATED_PROMPT if parameters.truncates_by_output(body) else None
 
 
 def _several_prompts(body: Body) -> bool:
@@ -242,10 +253,6 @@ def _several_prompts(body: Body) -> bool:
 def _wants_usage(body: Body) -> bool:
     options = body.get("stream_options")
     return isinstance(options, dict) and bool(cast("Body", options).get("include_usage"))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _no_constant(name: str) -> NoReturn:

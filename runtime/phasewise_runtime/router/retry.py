@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 
-from phasewise_runtime.contract import DECODE
-from phasewise_runtime.router.engine_client import STALE, EngineAnswer, EngineError
-from phasewise_runtime.router.errors import ENGINE, ApiError
+from phasewise_runtime.contract import DECODE, PREFILL
+from phasewise_runtime.router.engine_client import ENGINE_DIED, STALE, EngineAnswer, EngineError
+from phasewise_runtime.router.errors import ApiError, of_engine
+from phasewise_runtime.router.policy import PREFILL_FAILED
 
 MAX_FAILURES = 3
-"""Failures in one role before the request is no longer sent there: one that kills engines must not kill them all."""
+"""Failures in one role before the request is no longer sent there."""
+MAX_ENGINES_DIED = 2
+"""One engine may die of something else while it has a request. Of the second the request is taken to be the cause."""
 MAX_ATTEMPTS = 12
 NOT_ASSEMBLABLE = "not_assemblable"
+PROMPT_MISMATCH = "prompt_mismatch"
+
+
+def in_our_words(answer: EngineAnswer) -> EngineAnswer:
+    """An engine's error answer in the shape of our own errors."""
+    return EngineAnswer(answer.status, answer.headers, of_engine(answer.status, answer.body).json())
 
 
 class RetryState:
@@ -21,11 +30,16 @@ class RetryState:
         self._failures = 0
         self._seen: Counter[str] = Counter()
         self._stale: set[str] = set()
+        self._engines_died: list[str] = []
+        self._mismatched = False
 
     def record(self, failure: EngineError) -> None:
         """Count a failure; for a broken kept connection, also decide whether the pod is to blame."""
         role = failure.pod.role
         self._failures += 1
+        self._mismatched = self._mismatched or failure.reason == PROMPT_MISMATCH
+        if failure.reason == ENGINE_DIED:
+            self._engines_died.append(failure.pod.name)
         idle = failure.reason == STALE and role not in self._stale
         if failure.reason == STALE:
             # Once, an idle connection had timed out. Twice, the pods are down or this request kills them.
@@ -34,22 +48,37 @@ class RetryState:
         if failure.sent and not idle and failure.reason != NOT_ASSEMBLABLE:
             self._seen[role] += 1
 
-    def exhausted(self, role: str) -> bool:
-        """The request must not be sent to another engine of this role."""
-        return self._seen[role] >= MAX_FAILURES
+    @property
+    def engines_died(self) -> list[str]:
+        """Pods whose engine died with this request, where there are as many as a request may have."""
+        return self._engines_died if len(self._engines_died) >= MAX_ENGINES_DIED else []
+
+    def decode_only(self) -> str | None:
+        """Why the request goes to no other prefill pod.
+
+        After the death of an engine that is so that it is tried on one other engine, not on a pair of them.
+        """
+        if self._engines_died:
+            return ENGINE_DIED
+        if self._mismatched:
+            return PROMPT_MISMATCH
+        return PREFILL_FAILED if self._seen[PREFILL] >= MAX_FAILURES else None
 
     def is_final(self, failure: EngineError) -> bool:
         """No retry follows this failure."""
         refused = failure.answer is not None and 400 <= failure.answer.status < 500 and failure.reason == "error_event"
-        return refused or failure.reason == "deadline" or self.exhausted(DECODE) or self._failures >= MAX_ATTEMPTS
+        exhausted = self._seen[DECODE] >= MAX_FAILURES or self._failures >= MAX_ATTEMPTS
+        return refused or failure.reason == "deadline" or exhausted or bool(self.engines_died)
 
     def final_answer(self, failure: EngineError) -> EngineAnswer:
         """The engine's own error answer; ApiError where it sent none."""
+        if self.engines_died:
+            message = "Two engines ended while they worked on this request. It is not tried again: it may be the cause."
+            raise ApiError(502, message, code=ENGINE_DIED, may_retry=False)
         if failure.answer is not None:
-            return failure.answer
+            return in_our_words(failure.answer)
         raise ApiError(
             504 if failure.reason in ("timeout", "silent", "deadline") else 502,
             f"The engines failed on this request {self._failures} times; the last time: {failure.message}.",
-            type=ENGINE,
             code=failure.reason,
         )

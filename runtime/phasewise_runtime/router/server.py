@@ -59,17 +59,19 @@ class Server:
             settings.max_concurrency, settings.queue_size, settings.hold_seconds, pod_registry.can_serve, metrics
         )
         pod_registry.on_change(admission.wake)
-        context = RouterContext(settings, pod_registry, EngineClient(session, settings), metrics)
+        engine_client = EngineClient(session, settings)
+        context = RouterContext(settings, pod_registry, engine_client, metrics)
         metrics.registry.register(PendingCollector(context.pending, settings.ttft_target_seconds, now))
         self._handler = CompletionHandler(context, Intake(settings, metrics), admission)
         self._keys = ApiKeys(settings.api_keys_dir)
         self._background(lambda: self._source(pod_registry), "discovery")
-        self._background(lambda: probe_forever(pod_registry, session), "health")
+        self._background(lambda: probe_forever(pod_registry, engine_client), "health")
         if settings.api_keys_dir is not None:
             self._background(self._reload_keys, "api keys")
         admin = build_admin(metrics, context.activity, self.not_ready)
         self._admin_site, self.admin_port = await self._listen(admin, settings.admin_port)
-        self._site, self.port = await self._listen(build_app(settings, self._keys, self._handler), settings.port)
+        app = build_app(settings, self._keys, self._handler, self.not_ready)
+        self._site, self.port = await self._listen(app, settings.port)
         log.info(
             "router started", extra={"port": self.port, "admin_port": self.admin_port, "model": settings.model_name}
         )

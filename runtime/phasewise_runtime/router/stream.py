@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 import aiohttp
 
-from phasewise_runtime.router.engine_client import EngineAnswer, EngineError
+from phasewise_runtime.router.assembly import assemble
+from phasewise_runtime.router.engine_client import DISCONNECTED, TRUNCATED, EngineAnswer, EngineError
 from phasewise_runtime.router.pods import Pod
-from phasewise_runtime.router.sse import Fault, StreamReader
+from phasewise_runtime.router.sse import Fault, Json, StreamReader
 
 MAX_HELD = 1024 * 1024
 """Bytes held back while the first token is awaited."""
@@ -98,6 +99,17 @@ class DecodeStream:
             if out:
                 return out
 
+    async def assembled(self, frame: Json) -> EngineAnswer:
+        """Read to the end and make one answer of the stream; NotAssemblableError where it does not fit the frame."""
+        while await self.read():
+            pass
+        await self.finish()
+        body = assemble(frame, self.reader.events)
+        not_kept = ("content-type", "cache-control")
+        headers = [(k, v) for k, v in self.response.headers.items() if k.lower() not in not_kept]
+        raw = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+        return EngineAnswer(200, [("Content-Type", "application/json"), *headers], raw)
+
     async def finish(self) -> None:
         """Read to the end of the response, so that its connection can be used again."""
         self._watchdog.stop()
@@ -124,11 +136,11 @@ class DecodeStream:
         except (aiohttp.ClientError, OSError) as e:
             if self._watchdog.expired:
                 raise EngineError(self.pod, "silent", "the engine sent no token in time") from e
-            raise EngineError(self.pod, "disconnected", "the engine's connection broke", hard=True) from e
+            raise EngineError(self.pod, DISCONNECTED, "the engine's connection broke", hard=True) from e
         finally:
             self._watchdog.idle()
         if not chunk:
-            raise EngineError(self.pod, "truncated", "the engine's stream broke off before its end", hard=True)
+            raise EngineError(self.pod, TRUNCATED, "the engine's stream broke off before its end", hard=True)
         return chunk
 
     def _tokens(self, events: int) -> None:

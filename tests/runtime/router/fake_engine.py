@@ -19,7 +19,9 @@ from phasewise_runtime.router.pods import Pod
 MODEL = "tiny"
 ERROR = {"message": "Internal server error", "type": "InternalServerError", "param": None, "code": 500}
 REFUSED = {"message": "max_tokens is too large", "type": "BadRequestError", "param": "max_tokens", "code": 400}
+ENGINE_DEAD = {**ERROR, "message": "EngineCore encountered an issue. See stack trace (above) for the root cause."}
 FINGERPRINT = "vllm-0.32.0-tp1"
+MID_STREAM = frozenset(("die", "truncate", "mid_error", "mid_hang", "mid_crash", "engine_dead_event"))
 
 
 @dataclass
@@ -49,6 +51,7 @@ class FakeEngine:
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     """Closed: the tokens after the first wait for it."""
     gap: float = 0.0
+    prompt_tokens: int = 7
     separators: tuple[str, str] = (",", ":")
     """Of the JSON it writes."""
     sent: bytearray = field(default_factory=bytearray)
@@ -118,9 +121,13 @@ class FakeEngine:
             assert request.transport is not None
             request.transport.abort()
             return web.Response()
-        if fault == "hang":
+        if fault == "crash":
+            asyncio.get_running_loop().create_task(self.kill())
+        if fault == "engine_dead":
+            return self._json({"error": ENGINE_DEAD}, status=500)
+        if fault in ("hang", "crash"):
             await asyncio.Event().wait()
-        if fault in ("400", "429", "500", "503"):
+        if fault and fault.isdigit():
             error = {**(REFUSED if fault == "400" else ERROR), "code": int(fault)}
             return self._json({"error": error}, status=int(fault), headers={"X-Engine": self.name})
         if fault == "garbage":
@@ -138,6 +145,9 @@ class FakeEngine:
 
     def _event(self, value: dict[str, Any]) -> bytes:
         return b"data: " + json.dumps(value, separators=self.separators).encode() + b"\n\n"
+
+    def _usage(self, n: int) -> dict[str, Any]:
+        return {"prompt_tokens": self.prompt_tokens, "total_tokens": self.prompt_tokens + n, "completion_tokens": n}
 
     def _kv_params(self, body: dict[str, Any], fault: str | None) -> dict[str, Any] | None:
         if fault == "leak_kv":
@@ -164,11 +174,7 @@ class FakeEngine:
             choice["message"] = {
                 "role": "assistant",
                 "content": "".join(tokens),
-                "refusal": None,
-                "annotations": None,
-                "audio": None,
-                "function_call": None,
-                "reasoning": None,
+                **dict.fromkeys(("refusal", "annotations", "audio", "function_call", "reasoning")),
             }
         else:
             choice["text"] = "".join(tokens)
@@ -183,12 +189,7 @@ class FakeEngine:
             "choices": [choice],
             "service_tier": None,
             "system_fingerprint": FINGERPRINT,
-            "usage": {
-                "prompt_tokens": 7,
-                "total_tokens": 7 + len(tokens),
-                "completion_tokens": len(tokens),
-                "prompt_tokens_details": None,
-            },
+            "usage": {**self._usage(len(tokens)), "prompt_tokens_details": None},
             "kv_transfer_params": self._kv_params(body, fault),
             "ec_transfer_params": None,
         }
@@ -205,7 +206,7 @@ class FakeEngine:
             return response
         sent = 0
         async for event in self._events(body, fault, chat=chat):
-            if fault == "die_before_first" or (sent == 2 and fault in ("die", "truncate", "mid_error", "mid_hang")):
+            if fault == "die_before_first" or (sent == 2 and fault in MID_STREAM):
                 return await self._break(request, response, fault)
             await self._write(response, event)
             sent += 1
@@ -220,6 +221,10 @@ class FakeEngine:
     async def _break(self, request: web.Request, response: web.StreamResponse, fault: str) -> web.StreamResponse:
         if fault == "mid_error":
             await self._write(response, _error(ERROR))
+        elif fault == "engine_dead_event":
+            await self._write(response, _error(ENGINE_DEAD))
+        elif fault == "mid_crash":
+            await self.kill()
         elif fault == "mid_hang":
             await asyncio.Event().wait()
         elif fault != "truncate":
@@ -259,12 +264,12 @@ class FakeEngine:
                 if not usage:
                     event["system_fingerprint"] = FINGERPRINT
             if options.get("continuous_usage_stats"):
-                event["usage"] = {"prompt_tokens": 7, "total_tokens": 8 + i, "completion_tokens": 1 + i}
+                event["usage"] = self._usage(1 + i)
             if fault == "reasoning" and chat:
                 choice["delta"] = {"reasoning": token}
             yield self._event(event)
         if usage:
-            counts = {"prompt_tokens": 7, "total_tokens": 7 + len(tokens), "completion_tokens": len(tokens)}
+            counts = self._usage(len(tokens))
             yield self._event({**head, "choices": [], "system_fingerprint": FINGERPRINT, "usage": counts})
 
 

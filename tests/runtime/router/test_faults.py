@@ -15,6 +15,9 @@ from tests.runtime.waiting import until
 
 from phasewise_runtime.contract import PREFILL
 
+IN_OUR_WORDS = {**REFUSED, "type": "invalid_request_error", "code": None}
+"""The engine's message and parameter; type and code as in every error of the router."""
+
 
 # --- prefill -------------------------------------------------------------------------------------------------
 async def test_a_killed_prefill_pod_fails_no_request(router: RouterFactory) -> None:
@@ -95,7 +98,7 @@ async def test_a_request_that_prefill_refuses_gets_the_decode_pods_own_error(rou
         for stream in (True, False):
             reply = await r.chat(stream=stream, max_tokens=9)
             assert reply.status == 400
-            assert reply.json == {"error": REFUSED}
+            assert reply.json == {"error": IN_OUR_WORDS}
             assert reply.headers["X-Engine"] == "d0"
         assert r.metric("decode_only_total", reason="prefill_refused") == 2
         assert r.metric("ejections_total") == 0
@@ -164,7 +167,7 @@ async def test_a_request_that_fails_everywhere_gets_the_engines_own_error(router
         assert sum(len(e.requests) for e in engines[2:]) == 3, "and does not go round for ever"
         assert r.metric("requests_total", outcome="engine_error", code="500") == 1
     assert reply.status == 500
-    assert reply.json == {"error": {**ERROR, "code": 500}}
+    assert reply.json == {"error": {**ERROR, "type": "engine_error", "code": None}}
 
 
 async def test_an_error_event_that_blames_the_request_is_answered_as_that_status(router: RouterFactory) -> None:
@@ -172,15 +175,15 @@ async def test_an_error_event_that_blames_the_request_is_answered_as_that_status
     async with router(p, d) as r:
         reply = await r.chat(stream=True)
         assert r.metric("ejections_total") == 0
-    assert (reply.status, reply.json) == (400, {"error": REFUSED})
+    assert (reply.status, reply.json) == (400, {"error": IN_OUR_WORDS})
     assert len(d.requests) == 1
 
 
-async def test_a_client_error_of_decode_passes_unchanged_and_is_not_tried_again(router: RouterFactory) -> None:
+async def test_a_client_error_of_decode_is_the_answer_and_is_not_tried_again(router: RouterFactory) -> None:
     p, d = FakeEngine("prefill", "p0"), FakeEngine("decode", "d0", always="400")
     async with router(p, d) as r:
         reply = await r.chat(stream=True)
-    assert (reply.status, reply.json, reply.headers["X-Engine"]) == (400, {"error": REFUSED}, "d0")
+    assert (reply.status, reply.json, reply.headers["X-Engine"]) == (400, {"error": IN_OUR_WORDS}, "d0")
     assert len(d.requests) == 1
 
 

@@ -53,7 +53,8 @@ async def test_engines_get_the_clients_request_but_for_the_listed_fields(router:
         "remote_host": None,
         "remote_port": None,
     }
-    assert prefill == {**rest, "stream": False, "max_tokens": 1, "min_tokens": 1}
+    of_the_prompt = {k: v for k, v in rest.items() if k not in ("min_tokens", "temperature")}
+    assert prefill == {**of_the_prompt, "stream": False, "max_tokens": 1, "temperature": 0, "ignore_eos": True}
     assert decode.pop("kv_transfer_params")["remote_engine_id"] == "p0"
     assert decode == {**rest, "stream_options": {"include_usage": True}}
 

@@ -45,11 +45,21 @@ def complete(**fields: Any) -> Request:
         ({"echo": True, "logprobs": 0}, "prompt_logprobs"),
         ({"logprobs": 1}, None),
         ({"use_beam_search": True, "n": 2}, "beam_search"),
-        ({"max_tokens": 0}, "no_generation"),
+        ({"max_tokens": 0, "echo": True}, "no_generation"),
+        ({"truncate_prompt_tokens": 5}, None),
+        ({"truncate_prompt_tokens": None}, None),
+        ({"truncate_prompt_tokens": -1}, "truncated_prompt"),
+        ({"truncate_prompt_tokens": "-1"}, "truncated_prompt"),
+        ({"truncate_prompt_tokens": -1.0}, "truncated_prompt"),
     ],
 )
 def test_which_requests_are_decode_only(fields: dict[str, Any], decode_only: str | None) -> None:
     assert complete(**fields).decode_only == decode_only
+
+
+def test_an_echo_in_a_chat_is_decode_only() -> None:
+    assert chat(echo=True).decode_only == "prompt_logprobs"
+    assert chat(echo=False).decode_only is None
 
 
 def test_without_a_prefill_pool_every_request_is_decode_only() -> None:
@@ -57,24 +67,76 @@ def test_without_a_prefill_pool_every_request_is_decode_only() -> None:
     assert proto.read_request(Endpoint.CHAT, body, model="m", disaggregated=False).decode_only == "not_disaggregated"
 
 
-@pytest.mark.parametrize(
-    ("fields", "change"),
-    [
-        ({}, {"max_tokens": 1}),
-        ({"max_tokens": 50}, {"max_tokens": 1}),
-        ({"max_completion_tokens": 50}, {"max_completion_tokens": 1}),
-        ({"max_tokens": 9, "max_completion_tokens": None}, {"max_tokens": 1}),
-        ({"min_tokens": 5}, {"max_tokens": 1, "min_tokens": 1}),
-        ({"min_tokens": 0}, {"max_tokens": 1}),
-        ({"min_tokens": "x"}, {"max_tokens": 1}),
-        ({"stream": True, "stream_options": {"include_usage": True}, "stream_interval": 4}, {"max_tokens": 1}),
-    ],
-)
-def test_prefill_body(fields: dict[str, Any], change: dict[str, Any]) -> None:
-    sent = {"model": "m", "messages": MESSAGES, **fields}
-    want = {k: v for k, v in sent.items() if k not in ("stream_options", "stream_interval")}
-    want |= {"stream": False, "kv_transfer_params": dict(proto.PREFILL_KV_PARAMS), **change}
-    assert proto.prefill_body(chat(**fields)) == want
+PREFILL: dict[str, Any] = {
+    "stream": False,
+    "max_tokens": 1,
+    "temperature": 0,
+    "ignore_eos": True,
+    "kv_transfer_params": dict(proto.PREFILL_KV_PARAMS),
+}
+OF_THE_OUTPUT: dict[str, Any] = {
+    "max_tokens": 50,
+    "max_completion_tokens": 40,
+    "min_tokens": 5,
+    "ignore_eos": False,
+    "seed": 7,
+    "n": 1,
+    "temperature": 0.7,
+    "top_p": 0.5,
+    "top_k": 3,
+    "min_p": 0.1,
+    "best_of": 1,
+    "length_penalty": 2,
+    "presence_penalty": 1,
+    "frequency_penalty": 1,
+    "repetition_penalty": 2,
+    "logit_bias": {"5": 3},
+    "stop": ["a"],
+    "stop_token_ids": [5],
+    "bad_words": ["b"],
+    "allowed_token_ids": [5],
+    "logprobs": 2,
+    "structured_outputs": {"regex": "a"},
+    "return_token_ids": True,
+    "skip_special_tokens": False,
+    "stream": True,
+    "stream_options": {"include_usage": True},
+    "stream_interval": 4,
+}
+OF_THE_PROMPT: dict[str, Any] = {
+    "tools": [{"type": "function"}],
+    "tool_choice": "auto",
+    "documents": [],
+    "chat_template": "t",
+    "chat_template_kwargs": {"a": 1},
+    "add_generation_prompt": False,
+    "continue_final_message": True,
+    "add_special_tokens": True,
+    "truncate_prompt_tokens": 5,
+    "truncation_side": "left",
+    "priority": 1,
+    "cache_salt": "s",
+    "mm_processor_kwargs": {},
+    "media_io_kwargs": {},
+    "reasoning_effort": "low",
+    "user": "u",
+}
+
+
+@pytest.mark.parametrize("request_of", [chat, complete])
+def test_the_prefill_request_has_what_shapes_the_prompt_and_no_sampling(request_of: Any) -> None:
+    sent = prompt_of(request_of)
+    assert proto.prefill_body(request_of(**OF_THE_OUTPUT, **OF_THE_PROMPT)) == {**sent, **OF_THE_PROMPT, **PREFILL}
+
+
+def prompt_of(request_of: Any) -> dict[str, Any]:
+    return {"model": "m", **({"messages": MESSAGES} if request_of is chat else {"prompt": "p"})}
+
+
+def test_chat_templates_may_write_the_response_format_into_the_prompt_completions_cannot() -> None:
+    given = {"response_format": {"type": "json_object"}}
+    assert proto.prefill_body(chat(**given)) == {**prompt_of(chat), **given, **PREFILL}
+    assert proto.prefill_body(complete(**given)) == {**prompt_of(complete), **PREFILL}
 
 
 @pytest.mark.parametrize(
@@ -109,11 +171,10 @@ def test_decode_body(fields: dict[str, Any], assemble: bool, change: dict[str, A
         ({"temperature": 0, "max_tokens": 5, "stop": ["a"], "seed": 1}, True),
         ({"stream": True}, False),
         ({"n": 2}, False),
-        ({"tools": []}, False),
+        ({"tools": [{}]}, False),
         ({"logprobs": True}, False),
         ({"response_format": {}}, False),
         ({"stream_options": {}}, False),
-        ({"max_tokens": 0}, False),
         ({"anything_else": 1}, False),
     ],
 )
@@ -127,8 +188,8 @@ json_values = st.recursive(
     max_leaves=8,
 )
 OURS = {
-    *("model", "messages", "stream", "stream_options", "stream_interval", "n", "max_tokens"),
-    *("max_completion_tokens", "min_tokens", "vllm_xargs", *proto.STRIPPED_FROM_CLIENT),
+    *("model", "messages", "stream", "tools", "vllm_xargs", *proto.STRIPPED_FROM_CLIENT),
+    *(*proto.PREFILL_SAMPLING, *proto.PREFILL_DROPPED),
 }
 
 

@@ -57,7 +57,7 @@ async def test_a_retried_request_is_pending_in_the_phase_it_went_back_to(router:
         await until(lambda: d0.requests + d1.requests)
         assert awaiting(r) == {"decode": 1}
         p.first_gate.clear()
-        await (d0 if d0.requests else d1).kill()
+        await delete(r, d0 if d0.requests else d1)
         await until(lambda: awaiting(r) == {"prefill": 1})
         assert overdue(r) == {"prefill": 1}
         for e in (p, d0, d1):
@@ -90,10 +90,16 @@ async def test_an_assembled_answer_is_pending_again_when_its_stream_breaks(route
         task = asyncio.create_task(r.chat())
         await until(lambda: d0.requests + d1.requests and awaiting(r) == {})
         p.first_gate.clear()
-        await (d0 if d0.requests else d1).kill()
+        await delete(r, d0 if d0.requests else d1)
         await until(lambda: overdue(r) == {"prefill": 1})
         await leave(task, r)
         assert await judged(r) == {SLO_TTFT_MISSED: 1}
+
+
+async def delete(r: Any, engine: FakeEngine) -> None:
+    """As a pod that is deleted: its request goes to another pair. After a crash it would be decode-only."""
+    r.server.pod_registry.put(engine.pod(terminating=True))
+    await engine.kill()
 
 
 # --- requests of pods ----------------------------------------------------------------------------------------
