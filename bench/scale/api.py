@@ -1,4 +1,4 @@
-"""The API server as the scale tests see it: as an administrator, who is not throttled, and not by the operator's client."""
+"""The API server as the scale tests see it: as an administrator, who is not throttled, by a client of their own."""
 
 from __future__ import annotations
 

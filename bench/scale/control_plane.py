@@ -1,4 +1,4 @@
-"""The control plane of the scale tests: that of e2e.cluster with kwok's nodes and pods in place of kubelet and containers.
+"""The control plane of the scale tests: that of e2e.cluster, with kwok's nodes and pods instead of kubelet and pods.
 
 All of it runs in one network namespace without uplink. There every address of a pod is local, so that one server
 (pod_server.py) answers for all pods.
