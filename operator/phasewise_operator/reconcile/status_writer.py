@@ -15,7 +15,7 @@ from phasewise_operator.kinds import EVENT, INFERENCE_SERVICE, POOL_SCALER, Mani
 from phasewise_operator.kube import Kube, KubeError
 from phasewise_operator.reconcile.conditions import LIVE_CONDITIONS, ConditionUpdate, conditions
 from phasewise_operator.reconcile.events import changed_conditions, condition_event, decision_event, fresh_decisions
-from phasewise_operator.reconcile.status import should_write
+from phasewise_operator.reconcile.status import PROGRESS_SECONDS, is_progress, should_write
 from phasewise_operator.scaling.types import FIGURES_SECONDS
 from phasewise_operator.store import Key, Store
 
@@ -65,7 +65,7 @@ class StatusWriter:
     store: Store
     recorder: EventRecorder
     last_write: dict[Key, float] = field(default_factory=dict[Key, float])
-    """When each service's status was written: one that differs in measured figures alone is written now and then."""
+    """When each service's status was written: one that differs in figures or in progress alone waits a while."""
     clock: Callable[[], float] = time.monotonic
 
     def forget(self, key: Key) -> None:
@@ -81,6 +81,8 @@ class StatusWriter:
         since = self.clock() - self.last_write.get(key, -math.inf)
         if not should_write(before, status, since):
             return FIGURES_SECONDS - since + 0.1 if status != before and since < FIGURES_SECONDS else None
+        if since < PROGRESS_SECONDS and is_progress(before, status):
+            return PROGRESS_SECONDS - since + 0.1
         manifest = {**INFERENCE_SERVICE.identity(*key, meta["uid"]), "status": status}
         try:
             self.store.put(INFERENCE_SERVICE, await self.kube.apply(manifest, "status"))

@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -23,6 +23,8 @@ from phasewise_operator.observed import Observed, PodView
 from phasewise_operator.queue import WorkQueue
 from phasewise_operator.render.context import Context, Images
 from phasewise_operator.scaling.metrics import ScalingMetrics
+from phasewise_operator.scaling.pace import Pace
+from phasewise_operator.scaling.policy.data_quality import NO_SIGNAL
 from phasewise_operator.scaling.policy.decide import Memory, decide
 from phasewise_operator.scaling.pools import pools_of, targets_of
 from phasewise_operator.scaling.scrape import ScrapeError, Scraper
@@ -67,6 +69,7 @@ class Deps:
 class Loop:
     def __init__(self, deps: Deps) -> None:
         self._deps = deps
+        self._pace = Pace(deps.metrics.lag)
         self._followers: dict[Key, tuple[_Follower, asyncio.Task[None]]] = {}
         self._running = False
 
@@ -104,7 +107,7 @@ class Loop:
         if live is None:
             return
         if key not in self._followers:
-            follower = _Follower(self._deps, key, live["metadata"]["uid"])
+            follower = _Follower(self._deps, self._pace, key, live["metadata"]["uid"])
             self._followers[key] = follower, asyncio.create_task(follower.follow(), name=f"scaling {key}")
         self._followers[key][0].take_spec(live)
 
@@ -118,8 +121,9 @@ class Loop:
 class _Follower:
     """One service. What is kept between rounds can be lost: the next rounds measure it again."""
 
-    def __init__(self, deps: Deps, key: Key, uid: str) -> None:
+    def __init__(self, deps: Deps, pace: Pace, key: Key, uid: str) -> None:
         self._deps = deps
+        self._pace = pace
         self._key = key
         self.uid = uid
         self.recommendation = NO_RECOMMENDATION
@@ -142,22 +146,28 @@ class _Follower:
             self._spec_changed.set()
 
     async def follow(self) -> None:
+        due: float | None = None
         while True:
-            began = time.monotonic()
-            try:
-                idle = await self._round()
-            except Exception:
-                # A defect in one service must not stop the others; and a recommendation from before it is out of date.
-                log.exception("%s/%s: a scaling round failed", *self._key)
-                self.recommendation = NO_RECOMMENDATION
-                idle = False
+            async with self._pace.round(due):
+                began = time.monotonic()
+                idle = await self._try_round()
             if idle:
                 await self._wait_for_request()
-            pause = LEAST_SECONDS if idle else ROUND_SECONDS
-            await asyncio.sleep(max(LEAST_SECONDS, began + pause - time.monotonic()))
+            pause = LEAST_SECONDS if idle else ROUND_SECONDS * self._pace.stretch
+            due = max(began + pause, time.monotonic() + LEAST_SECONDS)
+            await asyncio.sleep(due - time.monotonic())
+
+    async def _try_round(self) -> bool:
+        """Returns whether the next round may wait until a request arrives."""
+        try:
+            return await self._round()
+        except Exception:
+            # A defect in one service must not stop the others; and a recommendation from before it is out of date.
+            log.exception("%s/%s: a scaling round failed", *self._key)
+            self.recommendation = NO_RECOMMENDATION
+            return False
 
     async def _round(self) -> bool:
-        """Returns whether the next round may wait until a request arrives."""
         self._spec_changed.clear()
         ctx = self._context()
         if ctx is None:
@@ -240,8 +250,8 @@ class _Follower:
     async def _wait_for_request(self) -> None:
         """Until a router has received another request, the spec has changed, or it is time for a round anyway."""
         seconds = REST_SECONDS if self._routers else BLIND_SECONDS
-        waits = [asyncio.create_task(self._request_at(router)) for router in self._routers]
-        waits.append(asyncio.create_task(self._wait_for_spec()))
+        waits: list[asyncio.Task[Any]] = [asyncio.create_task(self._request_at(router)) for router in self._routers]
+        waits.append(asyncio.create_task(self._spec_changed.wait()))
         try:
             await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -259,9 +269,6 @@ class _Follower:
             await asyncio.sleep(max(0.0, began + LEAST_SECONDS - time.monotonic()) if count == since else 0)
         if count is None:
             await asyncio.sleep(BLIND_SECONDS)
-
-    async def _wait_for_spec(self) -> None:
-        await self._spec_changed.wait()
 
 
 def _targets(observed: Observed) -> tuple[list[ScrapeTarget], list[ScrapeTarget]]:
@@ -287,6 +294,7 @@ def _at_rest(pool: PoolState, auto: bool) -> bool:
 
 
 def _actionable(recommendation: Recommendation) -> object:
-    """What the reconciler acts on at once: not figures, and not why a size stays as it is."""
-    sizes = {role: (d.desired, d.sufficient, d.limit) for role, d in recommendation.decisions.items()}
+    """What the reconciler acts on at once: not figures, not why a size stays, and not that nothing is known yet."""
+    known = {role: d for role, d in recommendation.decisions.items() if d.reason != NO_SIGNAL}
+    sizes = {role: (d.desired, d.sufficient, d.limit) for role, d in known.items()}
     return sizes, recommendation.kv_transfer_succeeded, recommendation.kv_transfer_failed

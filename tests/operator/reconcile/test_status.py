@@ -232,6 +232,12 @@ def test_a_bound_of_pools_that_cannot_scale_follows_the_load_too(make_context: M
     assert should_write(before, limited, 10) is False
 
 
+def test_an_operator_that_has_just_begun_leaves_a_status_as_it_is(ctx: Context) -> None:
+    """Beside a thousand services, each write would be a thousand."""
+    before = status(ctx, recommendation(), {})
+    assert status(ctx, Recommendation(), before, LATER) == before
+
+
 LIVE = {"apiVersion": "v", "kind": "InferenceService", "metadata": {"name": "chat", "namespace": "default", "uid": "u"}}
 
 

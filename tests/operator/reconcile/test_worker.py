@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import cast
 
 import pytest
@@ -123,3 +124,17 @@ async def test_a_service_that_is_gone_is_forgotten(api: Api, worker: Worker, use
     worker.reconciler.store.drop(INFERENCE_SERVICE, api.objects["InferenceService", "chat"])
     assert await worker.reconciler.reconcile(KEY) == Result()
     assert KEY not in worker.reconciler.status.last_write
+
+
+async def test_passes_without_a_wait_in_them_let_others_run_in_between() -> None:
+    """Such as those over a thousand services in which an operator that begins finds nothing to do."""
+    worker, queue, _ = worker_of(Result())
+    for n in range(10):
+        queue.add(("default", f"chat-{n}"))
+    running = asyncio.create_task(worker.run())
+    turns = 0
+    while queue.asked.count("done") < 11:
+        await asyncio.sleep(0)
+        turns += 1
+    running.cancel()
+    assert turns >= 10

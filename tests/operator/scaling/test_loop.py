@@ -179,6 +179,16 @@ async def test_a_burst_on_an_idle_service_makes_prefill_grow_within_five_seconds
 
 
 @pytest.mark.usefixtures("quick")
+async def test_the_reconciler_is_not_asked_before_anything_is_known(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_quality, "MIN_WINDOW", 60.0)
+    await until("rounds are made", lambda: stage.pods["router"].scrapes > 5)
+    assert {d.reason for d in stage.recommendation.decisions.values()} == {"NoSignal"}
+    assert len(stage.queue) == 0
+
+
+@pytest.mark.usefixtures("quick")
 async def test_a_pool_whose_scrapes_fail_is_held_with_the_reason(stage: Stage) -> None:
     stage.pods["prefill"].status = 500
 
