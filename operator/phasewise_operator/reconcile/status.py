@@ -212,7 +212,8 @@ def _stage(status: Manifest) -> Manifest:
     settled = {name: state for name, state in conditions.items() if state[1] not in START_REASONS.get(name, ())}
     counted = (*contract.ENGINE_ROLES, contract.ROUTER)
     pools = {role: {**status[role], **dict.fromkeys(_COUNTS, "")} for role in counted if role in status}
-    return {**status, **pools, "slo": {}, "conditions": settled}
+    targets = {name: measure["target"] for name, measure in status.get("slo", {}).items()}
+    return {**status, **pools, "slo": targets, "conditions": settled}
 
 
 def _without_figures(status: Manifest) -> Manifest:
