@@ -19,6 +19,8 @@ class Calls:
     """By verb and resource, with the subresource after a slash."""
     children: int = 0
     """Objects that were written at least once, statuses and Events apart."""
+    written: Counter[str] = field(default_factory=Counter[str])
+    """Writes by name of the object, Events apart."""
 
     @property
     def total(self) -> int:
@@ -27,7 +29,11 @@ class Calls:
     @property
     def writes(self) -> int:
         """Events apart."""
-        return sum(n for (verb, what), n in self.counts.items() if verb in WRITES and what != EVENTS)
+        return self.written.total()
+
+    def writes_apart_from(self, service: str) -> int:
+        """Writes of objects that are neither the service nor its children."""
+        return sum(n for name, n in self.written.items() if name != service and not name.startswith(f"{service}-"))
 
     @property
     def statuses(self) -> int:
@@ -41,7 +47,8 @@ class Calls:
 def count(log: Iterable[str]) -> Calls:
     """`log`: lines of an audit log at level Metadata, one JSON event each."""
     counts: Counter[tuple[str, str]] = Counter()
-    written: set[tuple[str, str, str]] = set()
+    written: Counter[str] = Counter()
+    children: set[tuple[str, str, str]] = set()
     for line in log:
         event = json.loads(line)
         ref = event.get("objectRef", {})
@@ -49,6 +56,9 @@ def count(log: Iterable[str]) -> Calls:
         if resource in UNCOUNTED:
             continue
         counts[event["verb"], f"{resource}/{below}" if below else resource] += 1
-        if event["verb"] in WRITES and resource != EVENTS and not below:
-            written.add((resource, ref.get("namespace", ""), ref.get("name", "")))
-    return Calls(counts, len(written))
+        if event["verb"] in WRITES and resource != EVENTS:
+            name = ref.get("name", "")
+            written[name] += 1
+            if not below:
+                children.add((resource, ref.get("namespace", ""), name))
+    return Calls(counts, len(children), written)

@@ -41,6 +41,17 @@ def test_a_child_that_is_written_twice_is_one_child() -> None:
     assert (found.children, found.writes) == (3, 5)
 
 
+def test_writes_of_a_service_and_its_children_can_be_left_out() -> None:
+    found = count(
+        [
+            line("patch", "inferenceservices", "chat-1", "status"),
+            line("patch", "deployments", "chat-1-router"),
+            line("patch", "deployments", "chat-10-router"),
+        ]
+    )
+    assert found.writes_apart_from("chat-1") == 1
+
+
 def test_the_most_frequent_calls_come_first() -> None:
     found = count([line("list", "pods"), *[line("patch", "inferenceservices", str(n), "status") for n in range(3)]])
     assert [text.split() for text in found.lines()] == [

@@ -20,6 +20,8 @@ from prometheus_client import Gauge
 ROUNDS_AT_ONCE: Final = 128
 """Of some ten pods each: a thousand answers are read in less than a second, before the last of them times out. And with
 all slots taken by dead pods there still are 80 rounds a second."""
+FIRST_ROUNDS_AT_ONCE: Final = 16
+"""Of an operator that begins beside a thousand services: their pods are asked a few at a time."""
 LAG_TOLERATED: Final = 0.1
 """Seconds: a pass over a large service in between."""
 STRETCH_PER_SECOND: Final = 2.0
@@ -33,6 +35,7 @@ SMOOTHING: Final = 16
 class Pace:
     def __init__(self, lag: Gauge) -> None:
         self._slots = asyncio.Semaphore(ROUNDS_AT_ONCE)
+        self._first = asyncio.Semaphore(FIRST_ROUNDS_AT_ONCE)
         self._lag = math.nan
         self._gauge = lag
         lag.set(math.nan)
@@ -46,8 +49,8 @@ class Pace:
 
     @asynccontextmanager
     async def round(self, due: float | None) -> AsyncGenerator[None]:
-        """A slot for one round. `due`: when it was to begin, on time.monotonic(); None: at no certain time."""
-        async with self._slots:
+        """A slot for one round. `due`: when it was to begin, on time.monotonic(); None: it is the follower's first."""
+        async with self._first if due is None else self._slots:
             if due is not None:
                 self.began_late(max(0.0, time.monotonic() - due))
             yield

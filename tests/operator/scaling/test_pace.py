@@ -49,15 +49,16 @@ async def test_the_lag_is_unknown_until_a_round_has_followed_another(shared: Pac
         assert registry.get_sample_value("phasewise_scaling_lag_seconds") == pytest.approx(3.0, abs=0.5)
 
 
+@pytest.mark.parametrize(("due", "slots"), [(0.0, "ROUNDS_AT_ONCE"), (None, "FIRST_ROUNDS_AT_ONCE")])
 async def test_no_more_rounds_run_at_once_than_there_are_slots(
-    registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+    due: float | None, slots: str, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "ROUNDS_AT_ONCE", 3)
+    monkeypatch.setattr(pace, slots, 3)
     shared, running, seen, ended = Pace(ScalingMetrics(registry).lag), 0, list[int](), asyncio.Event()
 
     async def make_round() -> None:
         nonlocal running
-        async with shared.round(None):
+        async with shared.round(due):
             running += 1
             seen.append(running)
             await ended.wait()
