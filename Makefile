@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SLOWEST := --durations=15 --durations-min=5
 .DEFAULT_GOAL := help
-.PHONY: help setup demo down clean test lint cluster unit e2e soak fuzz crds images bench
+.PHONY: help setup demo down clean test lint cluster unit e2e soak fuzz crds images bench scale
 
 help: ## what there is
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -69,3 +69,7 @@ bench: setup ## what the README claims, measured on the cluster that is up
 	@$(BIN)/python -m bench.children 20
 	@$(BIN)/python -m bench.scrape
 	@$(BIN)/python -m bench.watch
+
+scale: setup ## 1,000 services and 10,000 pods beside one operator (kwok); some 40 minutes, not in CI
+	@$(BIN)/python -m bench.scale
+	@$(BIN)/python -m bench.scale down

@@ -122,10 +122,10 @@ def programs(settings: Settings) -> Mapping[str, Path]:
     kubernetes, firewall = modules(wanted)
     found = _found(wanted)
     if not found:
-        folder = _built(settings, kubernetes)
+        folder = built(settings, kubernetes)
         found = {name: folder / name for name in KUBERNETES}
     own = shutil.which(FIREWALL)
-    return {**found, FIREWALL: Path(own) if own else _built(settings, firewall) / FIREWALL}
+    return {**found, FIREWALL: Path(own) if own else built(settings, firewall) / FIREWALL}
 
 
 def modules(wanted: Versions) -> tuple[Module, Module]:
@@ -147,7 +147,8 @@ def _firewall() -> Module:
     return Module(what, FIREWALL_SOURCE, packages, flags, required(go_mod, r"^go (\S+)"))
 
 
-def _built(settings: Settings, module: Module) -> Path:
+def built(settings: Settings, module: Module) -> Path:
+    """The folder with the module's programs; builds them first where they are not there yet."""
     folder = module.folder(settings)
     if not folder.is_dir():
         with exclusive(settings.cache / "build.lock", "build"):

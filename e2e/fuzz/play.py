@@ -18,7 +18,8 @@ from e2e import cluster
 from e2e.fuzz.edits import Case
 from e2e.fuzz.specs import BASES, NOWHERE, Json
 from phasewise_operator.kinds import BY_NAME, CHILD_KINDS, INFERENCE_SERVICE, POD, Kind, Manifest
-from phasewise_operator.kube import Kube, KubeError
+from phasewise_operator.kube import Kube
+from phasewise_operator.kube_errors import KubeError
 from phasewise_runtime import contract
 
 CANARY_SECONDS = 2.0

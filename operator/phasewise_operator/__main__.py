@@ -8,7 +8,8 @@ import os
 import signal
 import sys
 
-from phasewise_operator.kube import Kube, KubeError
+from phasewise_operator.kube import Kube
+from phasewise_operator.kube_errors import KubeError
 from phasewise_operator.leader import Operator
 from phasewise_operator.lease_thread import LeaseThread
 from phasewise_operator.metrics import Metrics

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from phasewise_operator.kinds import INFERENCE_SERVICE
-from phasewise_operator.kube import Kube, KubeError, NotLeadingError
+from phasewise_operator.kube import Kube
+from phasewise_operator.kube_errors import KubeError, NotLeadingError
 from phasewise_operator.lease_thread import HEARTBEAT_SECONDS, LeaseThread
 from phasewise_operator.metrics import Metrics
 from phasewise_operator.queue import WorkQueue

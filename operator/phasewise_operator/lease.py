@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from phasewise_operator.kinds import LEASE, Manifest
-from phasewise_operator.kube import Kube, KubeError
+from phasewise_operator.kube import Kube
+from phasewise_operator.kube_errors import KubeError
 from phasewise_operator.settings import Settings
 from phasewise_runtime import contract
 

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from phasewise_operator.kinds import POOL_SCALER, Kind
-from phasewise_operator.kube import PAGE, ExpiredError, Kube, KubeError, SilentError
+from phasewise_operator.kube import PAGE, Kube
+from phasewise_operator.kube_errors import ExpiredError, KubeError, SilentError
 from phasewise_operator.store import Key, Store
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from prometheus_client import Gauge
 
 from phasewise_operator.kinds import EVENT, LEASE, POD, Manifest
-from phasewise_operator.kube import Kube, KubeError
+from phasewise_operator.kube import Kube
+from phasewise_operator.kube_errors import KubeError
 from phasewise_operator.lease import Ref, Sighting, sighted
 from phasewise_operator.settings import DEFAULT_LEASE, Settings
 from phasewise_runtime import contract

@@ -22,7 +22,8 @@ from typing import Any, Final, cast
 import kopf
 
 from phasewise_operator.kinds import INFERENCE_SERVICE, WATCHED_KINDS, Kind, Manifest
-from phasewise_operator.kube import Kube, KubeError, Listing
+from phasewise_operator.kube import Kube, Listing
+from phasewise_operator.kube_errors import KubeError
 from phasewise_operator.reflector import REFUSALS, CountError, Listener, Reflector
 from phasewise_operator.store import Key, Store
 from phasewise_runtime import contract

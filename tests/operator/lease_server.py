@@ -6,7 +6,7 @@ import asyncio
 import copy
 
 from phasewise_operator.kinds import LEASE, Kind, Manifest
-from phasewise_operator.kube import KubeError
+from phasewise_operator.kube_errors import KubeError
 from phasewise_operator.settings import DEFAULT_LEASE
 
 

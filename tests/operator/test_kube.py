@@ -22,7 +22,8 @@ from phasewise_operator import connection as connection_module
 from phasewise_operator import kube as kube_module
 from phasewise_operator.connection import Connection, _lines, proxy_of
 from phasewise_operator.kinds import DEPLOYMENT, SERVICE, Manifest
-from phasewise_operator.kube import Kube, KubeError, NotLeadingError
+from phasewise_operator.kube import Kube
+from phasewise_operator.kube_errors import KubeError, NotLeadingError
 
 INTENT: Manifest = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a", "namespace": "default"}}
 

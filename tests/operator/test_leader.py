@@ -17,7 +17,8 @@ from tests.operator.lease_server import LeaseServer
 
 from phasewise_operator import leader, lease_thread
 from phasewise_operator.kinds import INFERENCE_SERVICE, Manifest
-from phasewise_operator.kube import Kube, KubeError, NotLeadingError
+from phasewise_operator.kube import Kube
+from phasewise_operator.kube_errors import KubeError, NotLeadingError
 from phasewise_operator.leader import Operator, first_to_end
 from phasewise_operator.lease_thread import LeaseThread
 from phasewise_operator.metrics import Metrics

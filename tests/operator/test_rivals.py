@@ -11,7 +11,8 @@ import pytest
 from prometheus_client import Gauge
 from tests.operator.lease_server import Clock, LeaseServer, lease_of_version_before
 
-from phasewise_operator.kube import Kube, KubeError
+from phasewise_operator.kube import Kube
+from phasewise_operator.kube_errors import KubeError
 from phasewise_operator.lease import RIVAL_SECONDS, Election
 from phasewise_operator.metrics import Metrics
 from phasewise_operator.rivals import Releases

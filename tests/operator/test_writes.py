@@ -14,7 +14,8 @@ from tests.operator.lease_server import Clock
 
 from phasewise_operator.connection import Connection
 from phasewise_operator.kinds import DEPLOYMENT, Manifest
-from phasewise_operator.kube import CALL_SECONDS, Kube, KubeError, NotLeadingError
+from phasewise_operator.kube import CALL_SECONDS, Kube
+from phasewise_operator.kube_errors import KubeError, NotLeadingError
 
 CHILD: Manifest = DEPLOYMENT.manifest("chat") | {"metadata": {"name": "chat", "namespace": "default"}}
 

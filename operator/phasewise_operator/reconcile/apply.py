@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from phasewise_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, ROLE_BINDING, Manifest, kind_of
-from phasewise_operator.kube import Kube, KubeError
+from phasewise_operator.kube import Kube
+from phasewise_operator.kube_errors import KubeError
 from phasewise_operator.live_values import mapping
 from phasewise_operator.observed import Failure, Observed, owner_uid
 from phasewise_operator.reconcile.conditions import Reason

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from phasewise_operator.kinds import DEPLOYMENT, Manifest
-from phasewise_operator.kube import KubeError
+from phasewise_operator.kube_errors import KubeError
 from phasewise_operator.observed import Failure
 from phasewise_operator.reconcile.conditions import Reason
 from phasewise_operator.store import Key

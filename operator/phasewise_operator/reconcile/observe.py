@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from phasewise_operator.kinds import EVENT, POD, Manifest
-from phasewise_operator.kube import Kube, KubeError
+from phasewise_operator.kube import Kube
+from phasewise_operator.kube_errors import KubeError
 from phasewise_operator.live_values import mapping
 from phasewise_operator.observed import Observed, PodEvent, container_statuses
 from phasewise_operator.store import Key, Store

@@ -17,7 +17,8 @@ from pydantic import ValidationError
 
 from phasewise_operator.api.status import InferenceServiceStatus
 from phasewise_operator.kinds import INFERENCE_SERVICE, Manifest
-from phasewise_operator.kube import Kube, KubeError
+from phasewise_operator.kube import Kube
+from phasewise_operator.kube_errors import KubeError
 from phasewise_operator.observed import Failure, Observed
 from phasewise_operator.reconcile import report
 from phasewise_operator.reconcile.apply import Applier
@@ -27,7 +28,7 @@ from phasewise_operator.reconcile.deletion_cost import deletion_costs
 from phasewise_operator.reconcile.failures import NAMESPACE_ENDS, Retries
 from phasewise_operator.reconcile.observe import Observer
 from phasewise_operator.reconcile.plan import Changes, make_plan, repair_changes
-from phasewise_operator.reconcile.report import RoleView, role_views
+from phasewise_operator.reconcile.role_views import RoleView, role_views
 from phasewise_operator.reconcile.status import scaler_statuses, stale_in, status_of
 from phasewise_operator.reconcile.status_writer import StatusWriter
 from phasewise_operator.render.context import Context, Images, Permissions, RenderError

@@ -1,6 +1,7 @@
 """From updates to the status that is written, and whether it is worth a write. Pure; `now` is an argument.
 
-A status that differs in messages or measured figures alone is written only now and then: see `write_pause`.
+A status that differs in messages, measured figures or the progress of a start alone is written only now and then: see
+`write_pause`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from phasewise_operator.kinds import POOL_SCALER, Manifest
 from phasewise_operator.observed import Observed
 from phasewise_operator.reconcile.conditions import (
     LIVE_CONDITIONS,
+    MODEL_READY,
     OWN_TYPES,
     SCALING_ACTIVE,
     SCALING_LIMITED,
@@ -33,21 +35,33 @@ from phasewise_operator.reconcile.conditions import (
     conditions,
 )
 from phasewise_operator.reconcile.plan import Plan
-from phasewise_operator.reconcile.report import RoleView
+from phasewise_operator.reconcile.report import ROLE_CONDITIONS
+from phasewise_operator.reconcile.role_views import RoleView
 from phasewise_operator.render.children import scaler_name, scaler_status
 from phasewise_operator.render.context import Context
 from phasewise_operator.render.router import service_url
+from phasewise_operator.scaling.policy.data_quality import NO_ROUTER, NO_SIGNAL
 from phasewise_operator.scaling.policy.reasons import BOUNDS, RESUMED
 from phasewise_operator.scaling.types import FIGURES_SECONDS, Latency, Recommendation, SizeDecision
 from phasewise_runtime import contract
 
 DECISIONS: Final = 5
+PROGRESS_SECONDS: Final = 5.0
+"""Between two writes that say no more than how far a start has come: a service has some ten such steps in its first
+seconds."""
 MOVE: Final = 0.1
 """A figure that moved by less than this share is the same."""
 MESSAGE_SECONDS: Final = 5.0
 """A message that alone differs is written at most so often: it may hold what is another each time, such as an id."""
 STALE_SECONDS: Final = 300.0
 """A figure that was measured so long ago is not shown in the summary any more."""
+START_REASONS: Final = {
+    **dict.fromkeys(ROLE_CONDITIONS.values(), (Reason.REPLICAS_STARTING, Reason.REPLICAS_READY)),
+    MODEL_READY: (Reason.LOADING, Reason.LOADED),
+    SCALING_ACTIVE: (NO_SIGNAL, NO_ROUTER, Reason.MEASURED, Reason.NO_MAXIMUM),
+}
+"""Reasons by which a condition follows the start of a service: a change between them alone is progress."""
+_COUNTS: Final = ("ready", "pending", "summary", "reason")
 RESUMED_DECISION: Final = (RESUMED, "decided and carried out just before the operator was restarted")
 
 
@@ -91,15 +105,16 @@ def _pool_statuses(
     pools: dict[str, RoleStatus] = {}
     for engine in plan.engines:
         role, view = engine.role, views[engine.role]
-        known = before.get(role, {}).get("observedRevision")
+        known = before.get(role, {})
+        unmeasured = plan.sizes[role].reason == NO_SIGNAL  # as with conditions: what was reported earlier stays
         pools[role] = RoleStatus(
             desired=view.desired,
             ready=view.ready,
             pending=view.pending,
             revision=engine.revision,
-            observed_revision=observed_revision(observed, role, engine.revision, known),
+            observed_revision=observed_revision(observed, role, engine.revision, known.get("observedRevision")),
             summary=f"{view.ready}/{view.desired}",
-            reason=plan.sizes[role].reason,
+            reason=known.get("reason", NO_SIGNAL) if unmeasured else plan.sizes[role].reason,
         )
     return pools
 
@@ -194,15 +209,32 @@ def scaler_statuses(ctx: Context, observed: Observed) -> list[Manifest]:
 def write_pause(before: Manifest, after: Manifest) -> float | None:
     """Seconds that must have passed since the last write before this change is written; None: it is not worth one.
 
-    A change in anything but messages and measured figures is written at once. Figures count if they have moved or the
-    messages about them have changed.
+    A change in anything but progress, messages and measured figures is written at once. Figures count if they have
+    moved or the messages about them have changed.
     """
     if _state(before) != _state(after):
-        return 0.0
+        return PROGRESS_SECONDS if is_progress(before, after) else 0.0
     if _messages(before) != _messages(after):
         return MESSAGE_SECONDS
     moved = _figures_moved(before.get("slo", {}), after.get("slo", {}))
     return FIGURES_SECONDS if moved or _live_messages(before) != _live_messages(after) else None
+
+
+def is_progress(before: Manifest, after: Manifest) -> bool:
+    """Whether nothing but counts of pods and messages differ, and conditions that come and go while a service starts.
+
+    What a person or a program waits for is more than that: Ready, Stalled and Reconciling, a failure, another size.
+    """
+    return bool(before) and _stage(before) == _stage(after)
+
+
+def _stage(status: Manifest) -> Manifest:
+    conditions = {c["type"]: (c["status"], c["reason"]) for c in status.get("conditions", [])}
+    settled = {name: state for name, state in conditions.items() if state[1] not in START_REASONS.get(name, ())}
+    counted = (*contract.ENGINE_ROLES, contract.ROUTER)
+    pools = {role: {**status[role], **dict.fromkeys(_COUNTS, "")} for role in counted if role in status}
+    targets = {name: measure["target"] for name, measure in status.get("slo", {}).items()}
+    return {**status, **pools, "slo": targets, "conditions": settled}
 
 
 def _state(status: Manifest) -> Manifest:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from phasewise_operator.kinds import EVENT, INFERENCE_SERVICE, POOL_SCALER, Manifest
-from phasewise_operator.kube import Kube, KubeError
+from phasewise_operator.kube import Kube
+from phasewise_operator.kube_errors import KubeError
 from phasewise_operator.reconcile.conditions import LIVE_CONDITIONS, ConditionUpdate, conditions
 from phasewise_operator.reconcile.events import changed_conditions, condition_event, decision_event, fresh_decisions
 from phasewise_operator.reconcile.status import write_pause
@@ -64,7 +65,7 @@ class StatusWriter:
     store: Store
     recorder: EventRecorder
     last_write: dict[Key, float] = field(default_factory=dict[Key, float])
-    """When each service's status was written: one that differs in messages or measured figures alone waits."""
+    """When each service's status was written: one that differs in messages, progress or figures alone waits."""
     clock: Callable[[], float] = time.monotonic
 
     def forget(self, key: Key) -> None:

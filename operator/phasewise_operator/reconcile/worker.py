@@ -5,11 +5,12 @@ Only a worker speaks to the queue about what becomes of a key that was taken fro
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass
 from typing import Literal
 
-from phasewise_operator.kube import KubeError, NotLeadingError
+from phasewise_operator.kube_errors import KubeError, NotLeadingError
 from phasewise_operator.metrics import Metrics
 from phasewise_operator.queue import WorkQueue
 from phasewise_operator.reconcile.reconciler import Reconciler, Result
@@ -30,6 +31,8 @@ class Worker:
         """Until it is cancelled; raises NotLeadingError when this operator does not lead any more."""
         while True:
             await self.process_next()
+            # A pass that finds nothing to write waits for nothing: a thousand in a row would hold up everything else.
+            await asyncio.sleep(0)
 
     async def process_next(self) -> Outcome:
         """Wait for a key and reconcile it. Any error but NotLeadingError puts the key back after a pause."""

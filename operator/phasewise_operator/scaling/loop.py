@@ -13,18 +13,20 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from pydantic import ValidationError
 
 from phasewise_operator.api.spec import ScalingMode
-from phasewise_operator.kinds import Manifest
+from phasewise_operator.kinds import POD, Manifest
 from phasewise_operator.observed import Observed, PodView
 from phasewise_operator.queue import WorkQueue
 from phasewise_operator.render.context import Context, Images
 from phasewise_operator.scaling.metrics import ScalingMetrics
+from phasewise_operator.scaling.pace import Pace
+from phasewise_operator.scaling.policy.data_quality import NO_SIGNAL
 from phasewise_operator.scaling.policy.decide import Memory, decide
-from phasewise_operator.scaling.pools import pools_of, targets_of
+from phasewise_operator.scaling.pools import at_rest, pools_of, scrape_targets, targets_of
 from phasewise_operator.scaling.scrape import ScrapeError, Scraper, pause_after
 from phasewise_operator.scaling.signals.build import kv_transfers, signals
 from phasewise_operator.scaling.signals.history import History, Scrape, ScrapeTarget
@@ -50,7 +52,9 @@ REST_SECONDS: Final = 300.0
 LEAST_SECONDS: Final = 0.5
 """Between two rounds in any case."""
 BLIND_SECONDS: Final = 3.0
-"""Between rounds where there is no router to wait on."""
+"""Until a router that does not answer is asked again."""
+STARTING_SECONDS: Final = 10.0
+"""Between rounds while no router is ready: nothing can be decided, and the store says when one is."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,7 @@ class Deps:
 class Loop:
     def __init__(self, deps: Deps) -> None:
         self._deps = deps
+        self._pace = Pace(deps.metrics.lag)
         self._followers: dict[Key, tuple[_Follower, asyncio.Task[None]]] = {}
         self._running = False
 
@@ -104,9 +109,9 @@ class Loop:
         if live is None:
             return
         if key not in self._followers:
-            follower = _Follower(self._deps, key, live["metadata"]["uid"])
+            follower = _Follower(self._deps, self._pace, key, live["metadata"]["uid"])
             self._followers[key] = follower, asyncio.create_task(follower.follow(), name=f"scaling {key}")
-        self._followers[key][0].take_spec(live)
+        self._followers[key][0].take_change(live)
 
     def _drop(self, key: Key) -> asyncio.Task[None]:
         _, task = self._followers.pop(key)
@@ -118,8 +123,9 @@ class Loop:
 class _Follower:
     """One service. What is kept between rounds can be lost: the next rounds measure it again."""
 
-    def __init__(self, deps: Deps, key: Key, uid: str) -> None:
+    def __init__(self, deps: Deps, pace: Pace, key: Key, uid: str) -> None:
         self._deps = deps
+        self._pace = pace
         self._key = key
         self.uid = uid
         self.recommendation = NO_RECOMMENDATION
@@ -134,39 +140,51 @@ class _Follower:
         """The newest spec, until the next round has parsed it."""
         self._ctx: Context | None = None
         """None: the spec cannot be parsed; the reconciler reports it."""
-        self._spec_changed = asyncio.Event()
+        self._changed = asyncio.Event()
 
-    def take_spec(self, live: Manifest) -> None:
-        """Another generation is parsed in the next round, which does not wait for a request."""
+    def take_change(self, live: Manifest) -> None:
+        """Another spec, parsed in the next round, or a first router that is ready: the next round does not wait."""
         if live["metadata"]["generation"] != self._generation:
             self._generation, self._unparsed = live["metadata"]["generation"], live
-            self._spec_changed.set()
+            self._changed.set()
+        elif not self._routers and self._ctx and not self._changed.is_set() and self._has_router():
+            self._changed.set()
+
+    def _has_router(self) -> bool:
+        pods = map(PodView.of, self._deps.store.children(self._key, POD))
+        return any(p.role == contract.ROUTER and p.ready and not p.deleting for p in pods)
 
     async def follow(self) -> None:
+        due: float | None = None
         while True:
-            began = time.monotonic()
-            try:
-                idle = await self._round()
-            except Exception:
-                # A defect in one service must not stop the others; and a recommendation from before it is out of date.
-                log.exception("%s/%s: a scaling round failed", *self._key)
-                self.recommendation = NO_RECOMMENDATION
-                idle = False
+            async with self._pace.round(due):
+                began = time.monotonic()
+                idle = await self._try_round()
             if idle:
                 await self._wait_for_request()
-            pause = max(LEAST_SECONDS if idle else ROUND_SECONDS, self._scrape_pause)
-            await asyncio.sleep(max(LEAST_SECONDS, began + pause - time.monotonic()))
+            pause = max(LEAST_SECONDS if idle else ROUND_SECONDS * self._pace.stretch, self._scrape_pause)
+            due = max(began + pause, time.monotonic() + LEAST_SECONDS)
+            await asyncio.sleep(due - time.monotonic())
+
+    async def _try_round(self) -> bool:
+        """Returns whether the next round may wait until a request arrives."""
+        try:
+            return await self._round()
+        except Exception:
+            # A defect in one service must not stop the others; and a recommendation from before it is out of date.
+            log.exception("%s/%s: a scaling round failed", *self._key)
+            self.recommendation = NO_RECOMMENDATION
+            return False
 
     async def _round(self) -> bool:
-        """Returns whether the next round may wait until a request arrives."""
-        self._spec_changed.clear()
+        self._changed.clear()
         ctx = self._context()
         if ctx is None:
             self._routers = []
             return True
         status = (self._deps.store.service(self._key) or {}).get("status")
         observed = Observed.of(self._deps.store.children(self._key), self.uid, status=status)
-        expected, draining = _targets(observed)
+        expected, draining = scrape_targets(observed)
         self._routers = [t for t in expected if t.role == contract.ROUTER]
         with self._deps.metrics.rounds.time():
             await self._scrape([*expected, *draining])
@@ -177,9 +195,11 @@ class _Follower:
         self._count(pools, before, self.recommendation)
         self._export(pools, measured)
         self._queue_if_news(before, measured)
+        if not self._routers and not draining:
+            return True
         sufficient = measured.routers.read == measured.routers.of and measured.load_window > 0
         sufficient = sufficient and all(d.sufficient for d in self.recommendation.decisions.values())
-        return measured.quiet and sufficient and all(_at_rest(p, _decides(ctx)) for p in pools)
+        return measured.quiet and sufficient and all(at_rest(p, _decides(ctx)) for p in pools)
 
     def _context(self) -> Context | None:
         if self._unparsed is not None:
@@ -241,10 +261,10 @@ class _Follower:
 
     # --- without traffic -------------------------------------------------------------------------------------
     async def _wait_for_request(self) -> None:
-        """Until a router has received another request, the spec has changed, or it is time for a round anyway."""
-        seconds = REST_SECONDS if self._routers else BLIND_SECONDS
-        waits = [asyncio.create_task(self._request_at(router)) for router in self._routers]
-        waits.append(asyncio.create_task(self._wait_for_spec()))
+        """Until a router has received another request, `take_change` asks for a round, or it is time for one anyway."""
+        seconds = REST_SECONDS if self._routers else STARTING_SECONDS
+        waits: list[asyncio.Task[Any]] = [asyncio.create_task(self._request_at(router)) for router in self._routers]
+        waits.append(asyncio.create_task(self._changed.wait()))
         try:
             await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -263,33 +283,14 @@ class _Follower:
         if count is None:
             await asyncio.sleep(BLIND_SECONDS)
 
-    async def _wait_for_spec(self) -> None:
-        await self._spec_changed.wait()
-
-
-def _targets(observed: Observed) -> tuple[list[ScrapeTarget], list[ScrapeTarget]]:
-    """Pods that should answer: ready ones that stay. And terminating routers: they still have requests in flight."""
-    staying = [p for p in observed.pods if p.address and p.ready and not p.deleting]
-    draining = [p for p in observed.pods if p.address and p.deleting and p.role == contract.ROUTER]
-    expected = [p for p in staying if p.role in (*contract.ENGINE_ROLES, contract.ROUTER)]
-    return [_target(p) for p in expected], [_target(p) for p in draining]
-
-
-def _target(pod: PodView) -> ScrapeTarget:
-    return ScrapeTarget(pod.role, pod.name, pod.uid, pod.address)
-
 
 def _decides(ctx: Context) -> bool:
     """The sizes are this loop's to decide."""
     return ctx.spec.scaling.mode is ScalingMode.AUTO and not ctx.spec.paused
 
 
-def _at_rest(pool: PoolState, auto: bool) -> bool:
-    """All its replicas are ready, and it is as small as it may be."""
-    return pool.ready >= pool.desired and (not auto or pool.desired == pool.min)
-
-
 def _actionable(recommendation: Recommendation) -> object:
-    """What the reconciler acts on at once: not figures, and not why a size stays as it is."""
-    sizes = {role: (d.desired, d.sufficient, d.limit) for role, d in recommendation.decisions.items()}
+    """What the reconciler acts on at once: not figures, not why a size stays, and not that nothing is known yet."""
+    known = {role: d for role, d in recommendation.decisions.items() if d.reason != NO_SIGNAL}
+    sizes = {role: (d.desired, d.sufficient, d.limit) for role, d in known.items()}
     return sizes, recommendation.kv_transfer_succeeded, recommendation.kv_transfer_failed

@@ -39,6 +39,11 @@ class ScalingMetrics:
         self.scrape_errors = Counter(
             "phasewise_scrape_errors", "Scrapes that failed, by reason.", ["role", "reason"], registry=registry
         )
+        self.lag = Gauge(
+            "phasewise_scaling_lag_seconds",
+            "How late rounds begin, averaged; NaN until one has followed another. Above 0.1 they are made less often.",
+            registry=registry,
+        )
         self.rounds = Histogram(
             "phasewise_scaling_round_seconds",
             "One round over one service: scrape, signals, decision.",

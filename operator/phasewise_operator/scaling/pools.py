@@ -1,4 +1,4 @@
-"""From what was observed of a service to the pools that are to be sized. Pure."""
+"""From what was observed of a service to the pools that are to be sized, and the pods that are scraped. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from typing import Final
 
 from phasewise_operator.api.pool import Replicas
 from phasewise_operator.live_values import count
-from phasewise_operator.observed import Observed, Workload, gpus_held
+from phasewise_operator.observed import Observed, PodView, Workload, gpus_held
 from phasewise_operator.render.context import Context, gpus_per_replica
+from phasewise_operator.scaling.signals.history import ScrapeTarget
 from phasewise_operator.scaling.types import PoolState, SloTargets
+from phasewise_runtime import contract
 
 DEFAULT_BATCH: Final = 256
 """vLLM's default of max-num-seqs on most accelerators."""
@@ -83,3 +85,20 @@ def _gpus_beside(observed: Observed, role: str, desired: int) -> int:
         return gpus_held(revisions)
     beyond = sum(max(0, r.pods - desired) * r.gpus for r in revisions if r.revision == current.revision)
     return beyond + gpus_held(r for r in revisions if r.revision != current.revision)
+
+
+def at_rest(pool: PoolState, auto: bool) -> bool:
+    """All its replicas are ready, and it is as small as it may be."""
+    return pool.ready >= pool.desired and (not auto or pool.desired == pool.min)
+
+
+def scrape_targets(observed: Observed) -> tuple[list[ScrapeTarget], list[ScrapeTarget]]:
+    """Pods that should answer: ready ones that stay. And terminating routers: they still have requests in flight."""
+    staying = [p for p in observed.pods if p.address and p.ready and not p.deleting]
+    draining = [p for p in observed.pods if p.address and p.deleting and p.role == contract.ROUTER]
+    expected = [p for p in staying if p.role in (*contract.ENGINE_ROLES, contract.ROUTER)]
+    return [_target(p) for p in expected], [_target(p) for p in draining]
+
+
+def _target(pod: PodView) -> ScrapeTarget:
+    return ScrapeTarget(pod.role, pod.name, pod.uid, pod.address)

@@ -10,6 +10,7 @@ from phasewise_operator.observed import Failure, Observed, PodView
 from phasewise_operator.reconcile import report as report_module
 from phasewise_operator.reconcile.conditions import ConditionUpdate
 from phasewise_operator.reconcile.plan import Plan
+from phasewise_operator.reconcile.role_views import role_views
 from phasewise_operator.render.context import Context
 from phasewise_operator.scaling.types import NO_RECOMMENDATION, Recommendation
 from phasewise_runtime import contract
@@ -69,7 +70,7 @@ def report(
     failures: list[Failure],
     recommendation: Recommendation = NO_RECOMMENDATION,
 ) -> list[ConditionUpdate]:
-    return report_module.report(ctx, plan, now, report_module.role_views(ctx, plan, now, NOW), failures, recommendation)
+    return report_module.report(ctx, plan, now, role_views(ctx, plan, now, NOW), failures, recommendation)
 
 
 def by_type(updates: list[ConditionUpdate]) -> dict[str, tuple[str, str]]:

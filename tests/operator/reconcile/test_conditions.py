@@ -11,7 +11,8 @@ from phasewise_operator.observed import Observed
 from phasewise_operator.reconcile.conditions import CONDITIONS, Reason, conditions_table
 from phasewise_operator.reconcile.plan import make_plan
 from phasewise_operator.reconcile.pod_problems import problems_table
-from phasewise_operator.reconcile.report import refused, report, role_views
+from phasewise_operator.reconcile.report import refused, report
+from phasewise_operator.reconcile.role_views import role_views
 
 DOCS = Path(__file__).parents[3] / "docs" / "architecture.md"
 NOW = "2026-01-02T03:04:05Z"

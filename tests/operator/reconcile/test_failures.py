@@ -11,7 +11,7 @@ from tests.operator.conftest import until
 from tests.operator.reconcile.fake_api import KEY, Api, Apply, condition, one_pass
 
 from phasewise_operator.kinds import INFERENCE_SERVICE, Manifest
-from phasewise_operator.kube import KubeError
+from phasewise_operator.kube_errors import KubeError
 from phasewise_operator.observed import Failure
 from phasewise_operator.reconcile.failures import LONGEST_SECONDS, Retries, failure
 from phasewise_operator.reconcile.worker import Worker

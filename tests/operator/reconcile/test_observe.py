@@ -9,7 +9,8 @@ import pytest
 from tests.operator.reconcile.fake_api import KEY, Api, Apply, condition, one_pass
 
 from phasewise_operator.kinds import POD, Manifest
-from phasewise_operator.kube import Kube, KubeError
+from phasewise_operator.kube import Kube
+from phasewise_operator.kube_errors import KubeError
 from phasewise_operator.observed import PodEvent
 from phasewise_operator.reconcile.observe import AGAIN_SECONDS, CREATING_SECONDS, PODS_A_ROLE, Observer
 from phasewise_operator.reconcile.worker import Worker

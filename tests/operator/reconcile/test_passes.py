@@ -12,7 +12,7 @@ import pytest
 from tests.operator.reconcile.fake_api import KEY, Api, Apply, Loop, condition, one_pass
 
 from phasewise_operator.kinds import DEPLOYMENT, EVENT, SERVICE
-from phasewise_operator.kube import KubeError, NotLeadingError
+from phasewise_operator.kube_errors import KubeError, NotLeadingError
 from phasewise_operator.reconcile.worker import Worker
 from phasewise_runtime import contract
 

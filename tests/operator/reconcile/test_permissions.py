@@ -10,7 +10,7 @@ from tests.operator.conftest import FULL_TEMPLATES
 from tests.operator.reconcile.fake_api import KEY, Api, Apply, condition, one_pass
 
 from phasewise_operator.kinds import POD, ROLE_BINDING, SERVICE, Manifest
-from phasewise_operator.kube import KubeError
+from phasewise_operator.kube_errors import KubeError
 from phasewise_operator.reconcile.worker import Worker
 from phasewise_operator.render.context import Permissions
 from phasewise_runtime import contract

@@ -12,7 +12,8 @@ from phasewise_operator.observed import Ended, Failure, Observed, PodView, Workl
 from phasewise_operator.reconcile.conditions import Reason, conditions
 from phasewise_operator.reconcile.events import changed_conditions
 from phasewise_operator.reconcile.plan import make_plan
-from phasewise_operator.reconcile.report import refused, role_views
+from phasewise_operator.reconcile.report import refused
+from phasewise_operator.reconcile.role_views import role_views
 from phasewise_operator.reconcile.status import status_of
 from phasewise_operator.render.context import Context
 from phasewise_operator.scaling.types import Recommendation, SizeDecision

@@ -14,7 +14,8 @@ from phasewise_operator.observed import Observed
 from phasewise_operator.reconcile.conditions import ConditionUpdate, Severity
 from phasewise_operator.reconcile.events import changed_conditions, condition_event, decision_event, fresh_decisions
 from phasewise_operator.reconcile.plan import make_plan
-from phasewise_operator.reconcile.report import report, role_views
+from phasewise_operator.reconcile.report import report
+from phasewise_operator.reconcile.role_views import role_views
 from phasewise_operator.reconcile.status import MESSAGE_SECONDS, STALE_SECONDS, stale_in, status_of, write_pause
 from phasewise_operator.render.context import Context
 from phasewise_operator.scaling.types import FIGURES_SECONDS, Coverage, Latency, Recommendation, Signals, SizeDecision
@@ -133,7 +134,7 @@ def changed(before: Manifest, path: str, value: Any) -> Manifest:
 CHANGES = [
     ("the same", None, None, None),
     ("another size", "prefill.desired", 2, 0),
-    ("one more ready", "prefill.ready", 1, 0),
+    ("one more ready", "prefill.ready", 1, PROGRESS_SECONDS),
     ("a figure that moved", "slo.ttft.measured", "800ms", FIGURES_SECONDS),
     ("a figure that hardly moved", "slo.ttft.measured", "440ms", None),
     ("a figure that is stale", "slo.ttft.summary", "-/500ms", FIGURES_SECONDS),
@@ -259,6 +260,12 @@ def test_a_bound_of_pools_that_cannot_scale_follows_the_load_too(make_context: M
     before = status(ctx, recommendation(), {})
     limited = status(ctx, recommendation(limit="AtMaximum"), before, LATER)
     assert write_pause(before, limited) == FIGURES_SECONDS
+
+
+def test_an_operator_that_has_just_begun_leaves_a_status_as_it_is(ctx: Context) -> None:
+    """Beside a thousand services, each write would be a thousand."""
+    before = status(ctx, recommendation(), {})
+    assert status(ctx, Recommendation(), before, LATER) == before
 
 
 LIVE = {"apiVersion": "v", "kind": "InferenceService", "metadata": {"name": "chat", "namespace": "default", "uid": "u"}}

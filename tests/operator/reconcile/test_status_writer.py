@@ -9,8 +9,10 @@ from tests.operator.reconcile.fake_api import KEY, Api, Apply
 
 from phasewise_operator.api.status import ConditionStatus
 from phasewise_operator.kinds import Manifest
-from phasewise_operator.kube import Kube, KubeError
+from phasewise_operator.kube import Kube
+from phasewise_operator.kube_errors import KubeError
 from phasewise_operator.reconcile.conditions import ConditionUpdate
+from phasewise_operator.reconcile.status import PROGRESS_SECONDS
 from phasewise_operator.reconcile.status_writer import EVENT_SECONDS, EventRecorder, StatusWriter
 from phasewise_operator.reconcile.worker import Worker
 from phasewise_operator.scaling.types import FIGURES_SECONDS
@@ -58,6 +60,46 @@ async def test_figures_alone_are_held_back_and_the_writer_says_for_how_long(
     clock.now += held_back or 0
     assert await writer.write(live, measured("300ms"), [], NOW) is None
     assert live["status"] == measured("300ms")
+
+
+def starting(ready: int, reason: str = "ReplicasStarting", **fields: Any) -> dict[str, Any]:
+    """The status of a service of which some pods are ready."""
+    message = f"prefill: {ready} of 3 replicas are ready"
+    pool = {"desired": 3, "ready": ready, "pending": 3 - ready, "summary": f"{ready}/3", **fields}
+    types = {"Ready": reason, "PrefillReady": "ReplicasReady" if ready == 3 else reason, "Stalled": "Progressing"}
+    found = [{"type": t, "status": "False", "reason": r, "message": message} for t, r in types.items()]
+    return {"observedGeneration": 1, "prefill": pool, "conditions": found}
+
+
+async def test_the_progress_of_a_start_is_held_a_moment(
+    api: Api, writer: StatusWriter, live: Manifest, clock: Clock
+) -> None:
+    for count in (0, 1, 2, 3):
+        held_back = await writer.write(live, starting(count), [], NOW)
+        clock.now += 1.0
+    assert api.writes == ["InferenceService chat status"], "the first at once, the rest later"
+    assert held_back == pytest.approx(PROGRESS_SECONDS - 3.0 + 0.1)
+    clock.now += held_back or 0
+    await writer.write(live, starting(3), [], NOW)
+    assert live["status"] == starting(3)
+
+
+AT_ONCE = {
+    "ready": starting(3, reason="Serving"),
+    "a failure": starting(1, reason="ImageUnavailable"),
+    "another size": starting(1, desired=4),
+    "a new spec": {**starting(1), "observedGeneration": 2},
+}
+
+
+@pytest.mark.parametrize("status", AT_ONCE.values(), ids=AT_ONCE)
+async def test_what_is_more_than_progress_is_written_at_once(
+    status: dict[str, Any], api: Api, writer: StatusWriter, live: Manifest, clock: Clock
+) -> None:
+    await writer.write(live, starting(1), [], NOW)
+    clock.now += 0.1
+    assert await writer.write(live, status, [], NOW) is None
+    assert live["status"] == status
 
 
 @pytest.mark.parametrize(("status", "raises"), [(404, False), (409, False), (500, True)])

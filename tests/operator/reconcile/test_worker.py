@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import cast
 
 import pytest
@@ -9,7 +10,7 @@ from tests.operator.reconcile.fake_api import KEY, Api, Apply, condition, one_pa
 
 from phasewise_operator import queue as queue_module
 from phasewise_operator.kinds import INFERENCE_SERVICE, SERVICE
-from phasewise_operator.kube import KubeError, NotLeadingError
+from phasewise_operator.kube_errors import KubeError, NotLeadingError
 from phasewise_operator.metrics import Metrics
 from phasewise_operator.queue import WorkQueue
 from phasewise_operator.reconcile.failures import FIRST_SECONDS
@@ -131,3 +132,17 @@ async def test_a_service_that_is_gone_is_forgotten(api: Api, worker: Worker, use
     worker.reconciler.store.drop(INFERENCE_SERVICE, api.objects["InferenceService", "chat"])
     assert await worker.reconciler.reconcile(KEY) == Result()
     assert KEY not in worker.reconciler.status.last_write
+
+
+async def test_passes_without_a_wait_in_them_let_others_run_in_between() -> None:
+    """Such as those over a thousand services in which an operator that begins finds nothing to do."""
+    worker, queue, _ = worker_of(Result())
+    for n in range(10):
+        queue.add(("default", f"chat-{n}"))
+    running = asyncio.create_task(worker.run())
+    turns = 0
+    while queue.asked.count("done") < 11:
+        await asyncio.sleep(0)
+        turns += 1
+    running.cancel()
+    assert turns >= 10

@@ -91,9 +91,9 @@ def service(generation: int = 1, uid: str = "s", **scaling: Any) -> dict[str, An
     pool = {"replicas": {"min": 1, "max": 4}}
     slo = {"ttft": "1s", "itl": "100ms"}
     spec = {"model": {"uri": "hf://o/m"}, "slo": slo, "prefill": pool, "decode": pool, "scaling": scaling}
-    meta = {"namespace": "default", "name": "chat", "uid": uid, "generation": generation}
-    meta["resourceVersion"] = str(generation)
-    return {"apiVersion": INFERENCE_SERVICE.api_version, "kind": "InferenceService", "metadata": meta, "spec": spec}
+    live = INFERENCE_SERVICE.identity("default", "chat", uid)
+    live["metadata"] |= {"generation": generation, "resourceVersion": str(generation)}
+    return {**live, "spec": spec}
 
 
 def child(name: str, role: str, **more: Any) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def stage() -> AsyncIterator[Stage]:
-    pods = {"router": FakePod(dict(ROUTER)), "prefill": FakePod(dict(ENGINE)), "decode": FakePod(dict(ENGINE))}
+    pods = {role: FakePod(dict(ROUTER if role == "router" else ENGINE)) for role in ADDRESSES}
     port, store, queue = unused_port(), Store(), WorkQueue[Key]()
     store.put(INFERENCE_SERVICE, service())
     for role, address in ADDRESSES.items():
@@ -176,6 +176,39 @@ async def test_a_burst_on_an_idle_service_makes_prefill_grow_within_five_seconds
     await until("prefill is to grow", lambda: stage.recommendation.decisions["prefill"].desired > 1)
     assert time.monotonic() - began < 5
     assert await asyncio.wait_for(stage.queue.get(), 1) == KEY, "the service is queued for the reconciler"
+
+
+@pytest.mark.usefixtures("quick")
+async def test_the_reconciler_is_not_asked_too_early(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_quality, "MIN_WINDOW", 60.0)
+    await until("rounds are made", lambda: stage.pods["router"].scrapes > 5)
+    assert reasons(stage) == {"NoSignal"}
+    assert len(stage.queue) == 0
+
+
+def router_pod(ready: bool, version: str) -> dict[str, Any]:
+    status = {"podIP": ADDRESSES["router"], "conditions": [{"type": "Ready", "status": str(ready)}]}
+    return child("router-0", "router", status=status, metadata={"resourceVersion": version})
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_service_without_a_router_is_left_alone_until_one_is_ready(stage: Stage) -> None:
+    stage.store.put(POD, router_pod(False, "2"))
+    engine = stage.pods["decode"]
+    await until("the router is known not to be ready", lambda: reasons(stage) == {"NoRouter"})
+    scrapes = engine.scrapes
+    for version in range(3, 20):
+        stage.store.put(POD, router_pod(False, str(version)))
+        stage.loop.service_changed(KEY)
+        await asyncio.sleep(0.02)
+    assert engine.scrapes - scrapes <= 1, "other changes of its objects are not asked about"
+    stage.store.put(POD, router_pod(True, "99"))
+    stage.loop.service_changed(KEY)
+    await until("rounds go on", lambda: reasons(stage) != {"NoRouter"}, seconds=loop.STARTING_SECONDS / 2)
+
+
+def reasons(stage: Stage) -> set[str]:
+    return {d.reason for d in stage.recommendation.decisions.values()}
 
 
 @pytest.mark.usefixtures("quick")

@@ -97,7 +97,7 @@ class _Building:
             raise ValueError("the buckets of a histogram are not cumulative")
         if not math.isfinite(self.sum):
             raise ValueError(f"a sum is {self.sum}")
-        return Histogram(bounds, counts, self.sum)
+        return Histogram(_shared_bounds(bounds), counts, self.sum)
 
 
 def _read_histograms(text: bytes, family: str) -> dict[Labels, Histogram]:
@@ -144,6 +144,8 @@ _SERIES: Final = re.compile(rf'[ \t]*([\w:]++)[ \t]*(?:\{{([^"}}]*+(?:{_VALUE}[^
 _LABEL: Final = re.compile(rf"[ \t]*(\w++)[ \t]*=[ \t]*({_VALUE})[ \t]*(?:,[ \t]*|$)".encode())
 _SAMPLE: Final = re.compile(_SERIES.pattern + rb"(?<=[ \t}])([^ \t]+)(?:[ \t]+-?[0-9]+)?[ \t]*")
 _ESCAPED: Final = re.compile(r'\\([\\"n])')
+_ZERO: Final = 0.0
+"""One object for all zeros: most values of an idle engine, and an operator keeps the newest of every pod."""
 _SERIES_KEPT: Final = 2**14
 """Expositions repeat their series round after round, and so do pods of one model. Some 8 MB where it fills."""
 
@@ -161,7 +163,7 @@ def _samples(text: bytes, name: bytes) -> list[tuple[_Series, float]]:
         if line.startswith(name):
             head, _, value = line.rpartition(b" ")
             series = _series(head)
-            found.append((series, float(value)) if series else _sample(line))
+            found.append((series, float(value) or _ZERO) if series else _sample(line))
     return found
 
 
@@ -194,6 +196,12 @@ def _of(name: bytes, inside: bytes | None) -> _Series:
 def _shared(labels: Labels) -> Labels:
     """One object for one label set: expositions hold thousands, and the same object need not be hashed or compared."""
     return labels
+
+
+@lru_cache(maxsize=2**10)
+def _shared_bounds(bounds: tuple[float, ...]) -> tuple[float, ...]:
+    """One object for the bounds that all histograms of a family have."""
+    return bounds
 
 
 def _labels(inside: bytes) -> dict[str, str]:
