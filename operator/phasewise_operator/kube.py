@@ -139,8 +139,11 @@ class Kube:
     async def watch(
         self, kind: Kind, namespace: str | None, version: str, seconds: float, silent_seconds: float, **query: str
     ) -> AsyncGenerator[WatchEvent, None]:
-        """Events after `version`; the API server ends it after `seconds`. Raises ExpiredError, SilentError where nothing
-        came for `silent_seconds`, in which a bookmark should have come, and KubeError, also for a stream that is cut."""
+        """Events after `version`; the API server ends it after `seconds`.
+
+        Raises ExpiredError, SilentError where nothing came for `silent_seconds`, in which a bookmark should have come,
+        and KubeError, also for a stream that is cut.
+        """
         query |= {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": version}
         query["timeoutSeconds"] = str(int(seconds))
         path = kind.path(namespace)
