@@ -62,14 +62,15 @@ def _trim_pod(manifest: Manifest, meta: Manifest) -> Manifest:
     if cost is not None:
         meta["annotations"] = {contract.ANNOTATION_DELETION_COST: cost}
     meta["labels"] = _shared(tuple(labels.items()))
-    live: Mapping[str, Any] = manifest.get("status") or {}
+    live: dict[str, Any] = manifest.get("status") or {}
     status = {key: live[key] for key in _POD_STATUS if live.get(key)}
     if "conditions" in status:
         status["conditions"] = [_condition(c) for c in status["conditions"] if _says_something(c)]
     for key in ("initContainerStatuses", "containerStatuses"):
         if key in status:
             status[key] = [_container(c) for c in status[key]]
-    return {"spec": {"nodeName": (manifest.get("spec") or {}).get("nodeName")}, "status": status}
+    spec: dict[str, Any] = manifest.get("spec") or {}
+    return {"spec": {"nodeName": spec.get("nodeName")}, "status": status}
 
 
 @lru_cache(maxsize=20_000)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -104,7 +104,7 @@ class ApiServer:
             stream.put_nowait(event)
 
     @asynccontextmanager
-    async def serve(self, port: int = 0) -> AsyncIterator[str]:
+    async def serve(self, port: int = 0) -> AsyncGenerator[str]:
         app = web.Application(client_max_size=8 * 1024 * 1024)
         app.router.add_route("*", "/{path:.*}", self._answer)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
@@ -153,8 +153,9 @@ class ApiServer:
     async def _answer_lease(self, request: web.Request) -> web.Response:
         if request.method in ("POST", "PUT"):
             self.version += 1
-            self.lease = await request.json()
-            self.lease["metadata"]["resourceVersion"] = str(self.version)
+            lease: Manifest = await request.json()
+            lease["metadata"]["resourceVersion"] = str(self.version)
+            self.lease = lease
         return web.json_response(self.lease) if self.lease else _status(404, "NotFound")
 
     def _list(self, request: web.Request, plural: str, namespace: str) -> web.Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import pytest
 from kubernetes.aio import client
@@ -75,7 +75,7 @@ async def kube(server: ApiServer) -> AsyncIterator[Kube]:
 
 
 @contextlib.asynccontextmanager
-async def following(follower: Follower) -> AsyncIterator[Follower]:
+async def following(follower: Follower) -> AsyncGenerator[Follower]:
     task = asyncio.create_task(follower.reflector.run())
     try:
         yield follower

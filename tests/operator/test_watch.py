@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -114,8 +114,10 @@ class Term:
         self.errors[kind, namespace] += 1
 
     async def knows(self, *names: str) -> None:
+        def found() -> list[str]:
+            return sorted(m["metadata"]["name"] for m in self.store.services())
+
         try:
-            found = lambda: sorted(m["metadata"]["name"] for m in self.store.services())  # noqa: E731
             await until(f"the services {names} are known", lambda: found() == sorted(names), seconds=20)
         except AssertionError as error:
             raise AssertionError(f"{error}; known are {found()}, errors {self.errors}") from error
@@ -125,7 +127,7 @@ class Term:
 
 
 @contextlib.asynccontextmanager
-async def running(term: Term) -> AsyncIterator[Term]:
+async def running(term: Term) -> AsyncGenerator[Term]:
     task = asyncio.create_task(term.watches.run())
     try:
         yield term
