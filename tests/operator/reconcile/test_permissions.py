@@ -78,6 +78,7 @@ async def test_routers_keep_their_binding_while_the_new_one_is_refused(
     assert not any(w.startswith("delete") for w in api.writes)
     assert condition(api, "Stalled") == ("True", "ApplyRefused")
     del api.faults["RoleBinding"]
+    worker.reconciler.retries.keep(KEY, ())  # it is time to try again
     worker.queue.add(KEY)
     await one_pass(worker)
     assert len(bindings(api)) == 1
