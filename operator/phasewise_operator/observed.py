@@ -272,17 +272,13 @@ def container_statuses(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Of init containers, too; each has `state` and `lastState`, with mappings in them."""
     listed = [*mappings(status.get("initContainerStatuses")), *mappings(status.get("containerStatuses"))]
     states = ("state", "lastState")
-    return [
-        {**c, **{s: {name: mapping(value) for name, value in mapping(c.get(s)).items()} for s in states}}
-        for c in listed
-    ]
+    return [{**c, **{s: {k: mapping(v) for k, v in mapping(c.get(s)).items()} for s in states}} for c in listed]
 
 
 def _waiting(status: Mapping[str, Any]) -> Mapping[str, Any]:
     """The first container that waits; one that waits for the containers before it only if there is no other."""
     waiting = [c["state"]["waiting"] for c in container_statuses(status) if c["state"].get("waiting")]
-    first = [state for state in waiting if state.get("reason") != "PodInitializing"] or waiting
-    return first[0] if first else {}
+    return next(iter([state for state in waiting if state.get("reason") != "PodInitializing"] or waiting), {})
 
 
 def _ended(status: Mapping[str, Any]) -> Ended | None:
