@@ -278,7 +278,8 @@ def container_statuses(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _waiting(status: Mapping[str, Any]) -> Mapping[str, Any]:
     """The first container that waits; one that waits for the containers before it only if there is no other."""
     waiting = [c["state"]["waiting"] for c in container_statuses(status) if c["state"].get("waiting")]
-    return next(iter([state for state in waiting if state.get("reason") != "PodInitializing"] or waiting), {})
+    first = [state for state in waiting if state.get("reason") != "PodInitializing"] or waiting
+    return first[0] if first else {}
 
 
 def _ended(status: Mapping[str, Any]) -> Ended | None:
