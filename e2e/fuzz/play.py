@@ -199,7 +199,8 @@ class Fuzz:
             while (found := await self._kinds(name)) != expected and time.monotonic() < due:
                 await asyncio.sleep(0.2)
             live = await self.kube.get(INFERENCE_SERVICE, self.namespace, name)
-            stalled = {c["reason"] for c in live["status"]["conditions"] if c["type"] == "Stalled"} if live else set()
+            conditions = ((live or {}).get("status") or {}).get("conditions") or []
+            stalled = {c.get("reason") for c in conditions if c.get("type") == "Stalled"}
             if found != expected and "NameConflict" not in stalled:
                 self.faults.append(f"the children of {name} are {dict(found)}, not {dict(expected)}")
 

@@ -274,10 +274,7 @@ def container_statuses(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Of init containers, too; each has `state` and `lastState`, with mappings in them."""
     listed = [*mappings(status.get("initContainerStatuses")), *mappings(status.get("containerStatuses"))]
     states = ("state", "lastState")
-    return [
-        {**c, **{s: {name: mapping(value) for name, value in mapping(c.get(s)).items()} for s in states}}
-        for c in listed
-    ]
+    return [{**c, **{s: {k: mapping(v) for k, v in mapping(c.get(s)).items()} for s in states}} for c in listed]
 
 
 def _waiting(status: Mapping[str, Any]) -> Mapping[str, Any]:
