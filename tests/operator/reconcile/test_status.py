@@ -16,7 +16,14 @@ from phasewise_operator.reconcile.events import changed_conditions, condition_ev
 from phasewise_operator.reconcile.plan import make_plan
 from phasewise_operator.reconcile.report import report
 from phasewise_operator.reconcile.role_views import role_views
-from phasewise_operator.reconcile.status import MESSAGE_SECONDS, STALE_SECONDS, stale_in, status_of, write_pause
+from phasewise_operator.reconcile.status import (
+    MESSAGE_SECONDS,
+    PROGRESS_SECONDS,
+    STALE_SECONDS,
+    stale_in,
+    status_of,
+    write_pause,
+)
 from phasewise_operator.render.context import Context
 from phasewise_operator.scaling.types import FIGURES_SECONDS, Coverage, Latency, Recommendation, Signals, SizeDecision
 

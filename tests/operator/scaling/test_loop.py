@@ -6,19 +6,18 @@ Pods are servers on loopback addresses; each answers with the samples that the t
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from aiohttp import web
 from aiohttp.test_utils import unused_port
 from prometheus_client import CollectorRegistry
 from tests.operator.conftest import until as wait_until
+from tests.operator.scaling.fake_pods import ENGINE, ROUTER, FakePod, serving
 
 from phasewise_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD
 from phasewise_operator.queue import WorkQueue
@@ -35,56 +34,6 @@ from phasewise_runtime import contract
 KEY: Key = ("default", "chat")
 until = functools.partial(wait_until, seconds=12.0)
 ADDRESSES = {"router": "127.0.0.11", "prefill": "127.0.0.12", "decode": "127.0.0.13"}
-
-
-@dataclass
-class FakePod:
-    """Answers as a router or an engine; `lines` are its samples, `status` what it answers with."""
-
-    lines: dict[str, float] = field(default_factory=dict[str, float])
-    status: int = 200
-    scrapes: int = 0
-    waits: int = 0
-    request_came: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def metrics(self, _: web.Request) -> web.Response:
-        self.scrapes += 1
-        text = "".join(f"{name} {value}\n" for name, value in self.lines.items())
-        return web.Response(text=text, status=self.status)
-
-    async def wait(self, request: web.Request) -> web.Response:
-        self.waits += 1
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.request_came.wait(), float(request.query["seconds"]))
-        return web.Response(text=str(int(self.lines[contract.METRIC_ARRIVALS])))
-
-
-ENGINE = {
-    f'{name}{{engine="0"}}': 0.0
-    for name in ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
-}
-ROUTER = {
-    contract.METRIC_ARRIVALS: 0.0,
-    contract.METRIC_ACTIVE: 0.0,
-    contract.METRIC_QUEUE_DEPTH: 0.0,
-    **{f'{contract.METRIC_AWAITING}{{phase="{p}"}}': 0.0 for p in contract.WAIT_PHASES},
-    **{f'{contract.METRIC_OVERDUE}{{phase="{p}"}}': 0.0 for p in contract.WAIT_PHASES},
-}
-
-
-@asynccontextmanager
-async def serving(pod: FakePod, host: str, port: int) -> AsyncGenerator[None]:
-    app = web.Application()
-    app.router.add_get(contract.PATH_METRICS, pod.metrics)
-    app.router.add_get(contract.PATH_ACTIVITY, pod.wait)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, host, port).start()
-    try:
-        yield
-    finally:
-        pod.request_came.set()
-        await runner.cleanup()
 
 
 def service(generation: int = 1, uid: str = "s", **scaling: Any) -> dict[str, Any]:
