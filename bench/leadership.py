@@ -43,7 +43,7 @@ LOST = re.compile(r"no longer leading|stopped acting")
 def manifest_of(name: str, cpu: str = "50m") -> Manifest:
     manifest = quickstart(name, NAMESPACE)
     for pool in ("prefill", "decode"):
-        manifest["spec"][pool]["replicas"] = {"min": 0}
+        manifest["spec"][pool]["replicas"] = {"min": 0, "max": 1}
     manifest["spec"]["router"]["resources"]["requests"]["cpu"] = cpu
     manifest["spec"]["router"]["template"] = {"spec": {"nodeSelector": {"bench": "none"}}}
     return manifest

@@ -1,8 +1,9 @@
 """What e2e tests share: Phasewise on the cluster, the service `chat`, and evidence of the cluster where a test fails.
 
 A service takes a minute and a half to start on two cores. So `chat` is shared, and Ready at the beginning of each test
-that uses it: files and tests pass in any order. The order in FILES only saves time: services start while the first two
-files run, which need none, and chat is idle during test_scaling, which is what test_reconcile has to see of it.
+that uses it: files and tests pass in any order, but for test_namespace, which ends `chat`. The order also saves time:
+services start while the first files run, which need none, and chat is idle during test_scaling, which is what
+test_reconcile has to see of it.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ FILES = (
     "test_serving",
     "test_parameters",
     "test_faults",
+    "test_namespace",
 )
 STARTED_EARLY = {"started_chat": chat_manifest, "scaled": scaled_manifest}
 """Services by the fixture that waits for them: those that a test needs start with the session."""

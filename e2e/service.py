@@ -110,7 +110,7 @@ class Service:
 
     def delete(self) -> None:
         """Delete it, and see that nothing of it is left."""
-        cluster.kubectl("-n", self.namespace, "delete", "infsvc", self.name, "--timeout=180s")
+        cluster.kubectl("-n", self.namespace, "delete", "infsvc", self.name, "--ignore-not-found", "--timeout=180s")
         selector = f"{contract.LABEL_SERVICE}={self.name}"
         wait_for("no child left", lambda: not kube.find(CHILDREN, selector, self.namespace), 120)
 

@@ -21,9 +21,10 @@ NAMED_SECONDS = 10
 
 
 def aggregated(name: str) -> kube.Object:
-    """One pool: a single engine pod is enough for these conditions."""
+    """One pool with a single engine pod, which asks for little: all of them are on the node at once."""
     manifest = service.quickstart(name, NAMESPACE)
     del manifest["spec"]["prefill"]
+    manifest["spec"]["decode"]["resources"]["requests"]["cpu"] = "50m"
     return manifest
 
 
@@ -54,7 +55,7 @@ def with_unknown_argument() -> kube.Object:
 
 def with_typo() -> kube.Object:
     manifest = aggregated("typo")
-    manifest["spec"]["decode"]["replicas"] = {"min": 0}
+    manifest["spec"]["decode"]["replicas"] = {"min": 0, "max": 1}
     manifest["spec"]["decode"]["template"] = {"spec": {"tolerations": [{"keyz": "gpu"}]}}
     return manifest
 
