@@ -27,7 +27,10 @@ class Fight:
         self.contention = Contention(self.clock)
 
     async def apply(self, manifest: Manifest | None = None) -> bool:
-        return await self.contention.check(self.api, manifest or intent()) is None
+        may = await self.contention.check(self.api, manifest or intent()) is None
+        if may:
+            self.contention.applied(manifest or intent())
+        return may
 
     async def apply_after(self, seconds: float) -> bool:
         self.clock.now += seconds
