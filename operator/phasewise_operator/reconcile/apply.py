@@ -180,13 +180,19 @@ async def _get_ours(kube: Kube, intent: Manifest, uid: str) -> Manifest | None:
         return live
     owner = next((o for o in live["metadata"].get("ownerReferences", []) if o.get("controller")), None)
     ref = f"{kind.name} {meta['name']}"
-    if owner and (owner["kind"], owner["name"]) == (INFERENCE_SERVICE.name, meta["labels"][contract.LABEL_SERVICE]):
+    if owner and _is_service(owner, meta["labels"][contract.LABEL_SERVICE]):
         raise NotOursError(f"{ref} is of the InferenceService that had this name before, and is to be collected", True)
     if "deletionTimestamp" in live["metadata"]:
         raise NotOursError(f"{ref} is of somebody else, and is being deleted", True)
     whose = f"is controlled by {owner['kind']} {owner['name']}" if owner else "was made by somebody else"
     advice = "delete or rename it, or give this InferenceService another name"
     raise NotOursError(f"{ref} {whose}: {advice}", False)
+
+
+def _is_service(owner: Manifest, name: str) -> bool:
+    """KServe has a kind of that name, too."""
+    ours = owner["apiVersion"].startswith(f"{contract.API_GROUP}/")
+    return ours and (owner["kind"], owner["name"]) == (INFERENCE_SERVICE.name, name)
 
 
 def _is_orphan(live: Manifest, intent: Manifest) -> bool:
