@@ -203,7 +203,7 @@ class Observed:
             if manifest["kind"] != POD.name:
                 if owner_uid(manifest) == uid:
                     children[manifest["kind"], name] = manifest
-            elif not _has_ended(manifest):
+            elif not has_ended(manifest):
                 pods.append(PodView.of(manifest, (events or {}).get(name, ())))
         return cls(children, tuple(pods), _reported(mapping(status)))
 
@@ -265,7 +265,7 @@ def owner_uid(live: Manifest) -> str | None:
     return next((text(o.get("uid")) for o in owners if o.get("controller")), None)
 
 
-def _has_ended(pod: Manifest) -> bool:
+def has_ended(pod: Manifest) -> bool:
     """Evicted, or its node is gone: it holds no resources any more, and is replaced already."""
     return mapping(pod.get("status")).get("phase") in ("Failed", "Succeeded")
 

@@ -49,12 +49,25 @@ class Applier:
         for wave in _waves(changes.write):
             failures += await self._all(wave, Reason.APPLY_REFUSED, write)
         # What is replaced stays until what replaces it is there: engines, and the routers' right to find them.
-        failed = {f.kind for f in failures}
-        if DEPLOYMENT.name not in failed:
-            replaced = [m for m in changes.remove if m["kind"] not in failed]
-            failures += await self._all(replaced, Reason.DELETE_REFUSED, self._remove)
+        failures += await self._all(_removable(changes, failures), Reason.DELETE_REFUSED, self._remove)
         self.retries.keep(self.key, failures)
         return failures
+
+    def waiting(self, changes: Changes) -> list[Failure] | None:
+        """What `apply` would return where all that it would try is held back now; None: it would try something."""
+        manifests = [*changes.create, *changes.write]
+        failures = [f for m in manifests if (f := self._held_back(m))]
+        if len(failures) < len(manifests):
+            return None
+        replaced = _removable(changes, failures)
+        refused = [f for m in replaced if (f := self.retries.held_back(self.key, m))]
+        if len(refused) < len(replaced):
+            return None
+        self.retries.keep(self.key, [*failures, *refused])
+        return [*failures, *refused]
+
+    def _held_back(self, intent: Manifest) -> Failure | None:
+        return self.retries.held_back(self.key, intent) or self.contention.held_back(intent)
 
     async def _all(
         self, manifests: Sequence[Manifest], refused: Reason, act: Callable[[Manifest], Awaitable[None]]
@@ -71,6 +84,7 @@ class Applier:
         try:
             await act(manifest)
         except ContendedError as error:
+            self.retries.forget(self.key, manifest)
             return error.failure
         except KubeError as error:
             reason = refused if error.invalid else WRITE_FAILED
@@ -91,21 +105,38 @@ class Applier:
         if not is_known:
             await _get_ours(self.kube, intent, self.uid)
         self.store.put(kind, await self.kube.apply(intent))
+        self.contention.applied(intent)
         log.info("applied %s %s/%s", kind.name, meta["namespace"], meta["name"])
 
     async def _create(self, intent: Manifest) -> None:
+        """One that is there already lacks its label or its owner, or we ended between the two writes: what is not
+        applied keeps the size that it has."""
         kind, meta = kind_of(intent), intent["metadata"]
         if await _get_ours(self.kube, intent, self.uid) is None:
-            self.store.put(kind, await self.kube.create(kind, meta["namespace"], intent))
-        else:  # ours, but without its label or its owner: what is not applied keeps the size that somebody gave it
-            spec = {key: value for key, value in intent["spec"].items() if key != "replicas"}
-            self.store.put(kind, await self.kube.apply({**intent, "spec": spec}))
+            await self.kube.create(kind, meta["namespace"], _unchanging(intent))
+        spec = {key: value for key, value in intent["spec"].items() if key != "replicas"}
+        self.store.put(kind, await self.kube.apply({**intent, "spec": spec}))
         log.info("created %s %s/%s", kind.name, meta["namespace"], meta["name"])
 
     async def _remove(self, live: Manifest) -> None:
         kind, meta = kind_of(live), live["metadata"]
         await self.kube.delete(kind, meta["namespace"], meta["name"], meta["uid"])
         log.info("deleted %s %s/%s", kind.name, meta["namespace"], meta["name"])
+
+
+def _removable(changes: Changes, failures: Sequence[Failure]) -> list[Manifest]:
+    failed = {f.kind for f in failures}
+    return [] if DEPLOYMENT.name in failed else [m for m in changes.remove if m["kind"] not in failed]
+
+
+def _unchanging(intent: Manifest) -> Manifest:
+    """What a POST sets belongs to its manager for ever, beside what is applied: a label of it could not be dropped.
+
+    With its owner, so that it is known as ours, and the label that the chart's admission policy asks for."""
+    meta = intent["metadata"]
+    kept = {key: meta[key] for key in ("name", "namespace", "ownerReferences")}
+    labels = {contract.LABEL_MANAGED_BY: meta["labels"][contract.LABEL_MANAGED_BY]}
+    return {**intent, "metadata": {**kept, "labels": labels}}
 
 
 def _waves(manifests: Sequence[Manifest]) -> list[list[Manifest]]:
@@ -149,13 +180,19 @@ async def _get_ours(kube: Kube, intent: Manifest, uid: str) -> Manifest | None:
         return live
     owner = next((o for o in live["metadata"].get("ownerReferences", []) if o.get("controller")), None)
     ref = f"{kind.name} {meta['name']}"
-    if owner and (owner["kind"], owner["name"]) == (INFERENCE_SERVICE.name, meta["labels"][contract.LABEL_SERVICE]):
+    if owner and _is_service(owner, meta["labels"][contract.LABEL_SERVICE]):
         raise NotOursError(f"{ref} is of the InferenceService that had this name before, and is to be collected", True)
     if "deletionTimestamp" in live["metadata"]:
         raise NotOursError(f"{ref} is of somebody else, and is being deleted", True)
     whose = f"is controlled by {owner['kind']} {owner['name']}" if owner else "was made by somebody else"
     advice = "delete or rename it, or give this InferenceService another name"
     raise NotOursError(f"{ref} {whose}: {advice}", False)
+
+
+def _is_service(owner: Manifest, name: str) -> bool:
+    """KServe has a kind of that name, too."""
+    ours = owner["apiVersion"].startswith(f"{contract.API_GROUP}/")
+    return ours and (owner["kind"], owner["name"]) == (INFERENCE_SERVICE.name, name)
 
 
 def _is_orphan(live: Manifest, intent: Manifest) -> bool:

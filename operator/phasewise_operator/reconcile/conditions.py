@@ -26,6 +26,8 @@ STALLED: Final = "Stalled"
 
 LIVE_CONDITIONS: Final = (SCALING_ACTIVE, SCALING_LIMITED)
 """Conditions that follow the load: their messages carry figures, and a bound may apply now and not a moment later."""
+LONGEST_MESSAGE: Final = 4096
+"""Of a refusal that repeats a whole pod template, and stands in three conditions, nobody reads more."""
 
 
 class Reason(StrEnum):
@@ -198,10 +200,14 @@ def _condition(update: ConditionUpdate, before: Manifest | None, generation: int
         type=update.type,
         status=update.status,
         reason=update.reason,
-        message=update.message,
+        message=_cut(update.message),
         observed_generation=generation,
         last_transition_time=before["lastTransitionTime"] if before and same else now,
     )
+
+
+def _cut(message: str) -> str:
+    return message if len(message) <= LONGEST_MESSAGE else f"{message[: LONGEST_MESSAGE - 3]}..."
 
 
 def conditions_table() -> str:

@@ -50,8 +50,14 @@ class Contention:
         self._clock = clock
         self._children: OrderedDict[tuple[str, str, str], _Applies] = OrderedDict()
 
+    def held_back(self, intent: Manifest) -> Failure | None:
+        """Why a child is left as it is now; None: it is not."""
+        known = self._children.get(_ref(intent))
+        held = known is not None and self._clock() < known.held_until and known.content == _content(intent)
+        return known.failure if known is not None and held else None
+
     async def check(self, kube: Kube, intent: Manifest) -> Failure | None:
-        """Call before each apply of a child. None: apply it; it is counted."""
+        """Call before each apply of a child. None: apply it."""
         now, applies = self._clock(), self._applies(intent)
         if now < applies.held_until:
             return applies.failure
@@ -59,7 +65,6 @@ class Contention:
             applies.failure, applies.pause = None, FIRST_PAUSE
         applies.times = [t for t in applies.times if now - t < WINDOW_SECONDS]
         if len(applies.times) < (1 if applies.failure else APPLIES):
-            applies.times.append(now)
             return None
         if applies.failure:
             applies.pause = min(2 * applies.pause, LONGEST_PAUSE)
@@ -67,10 +72,13 @@ class Contention:
         applies.failure = await _contended(kube, intent, applies.pause)
         return applies.failure
 
+    def applied(self, intent: Manifest) -> None:
+        """Call after each. What failed, or waits for another object to go, is not counted: nobody overwrote it."""
+        self._applies(intent).times.append(self._clock())
+
     def _applies(self, intent: Manifest) -> _Applies:
         """Anew where what is to be applied has changed: somebody acted."""
-        meta, content = intent["metadata"], hash(json.dumps(intent, sort_keys=True))
-        ref = (intent["kind"], meta["namespace"], meta["name"])
+        ref, content = _ref(intent), _content(intent)
         known = self._children.get(ref)
         if known is None or known.content != content:
             known = self._children[ref] = _Applies(content)
@@ -80,12 +88,21 @@ class Contention:
         return known
 
 
+def _ref(intent: Manifest) -> tuple[str, str, str]:
+    return (intent["kind"], intent["metadata"]["namespace"], intent["metadata"]["name"])
+
+
+def _content(intent: Manifest) -> int:
+    return hash(json.dumps(intent, sort_keys=True))
+
+
 async def _contended(kube: Kube, intent: Manifest, pause: float) -> Failure:
     kind, meta = kind_of(intent), intent["metadata"]
     live = await kube.get(kind, meta["namespace"], meta["name"])
+    who = f"{other_writer(live)} overwrites" if live else "somebody deletes"
     message = (
-        f"{other_writer(live or {'metadata': {}})} overwrites it each time that it is applied. It is left as it is for "
-        f"{pause / 60:.0f} min; see to it that one alone writes it"
+        f"{who} it each time that it is applied. It is left as it is for {pause / 60:.0f} min; "
+        "see to it that one alone writes it"
     )
     log.warning("%s %s/%s: %s", kind.name, meta["namespace"], meta["name"], message)
     return Failure(kind.name, meta["name"], Reason.CONTENDED, message, refused=True)

@@ -85,6 +85,10 @@ class Retries:
         self.attempts.setdefault(key, {})[_ref(manifest)] = attempt
         return numbered
 
+    def forget(self, key: Key, manifest: Manifest) -> None:
+        """It is not tried any more: a try that is due would bring about pass after pass."""
+        self.attempts.get(key, {}).pop(_ref(manifest), None)
+
     def keep(self, key: Key, failures: Iterable[Failure]) -> None:
         """Forget what does not fail any more."""
         failing = {(f.kind, f.name) for f in failures}

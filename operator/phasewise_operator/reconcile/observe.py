@@ -20,7 +20,7 @@ from phasewise_operator.kinds import EVENT, POD, Manifest
 from phasewise_operator.kube import Kube
 from phasewise_operator.kube_errors import KubeError
 from phasewise_operator.live_values import mapping
-from phasewise_operator.observed import Observed, PodEvent, container_statuses
+from phasewise_operator.observed import Observed, PodEvent, container_statuses, has_ended
 from phasewise_operator.store import Key, Store
 from phasewise_runtime import contract
 
@@ -107,6 +107,7 @@ def _is_creating(pod: Manifest) -> bool:
     waiting = [state["waiting"].get("reason") for state in states if state.get("waiting")]
     return (
         "deletionTimestamp" not in pod["metadata"]
+        and not has_ended(pod)
         and bool(waiting)
         and all(reason in _CREATING for reason in waiting)
         and bool(mapping(pod.get("spec")).get("nodeName"))

@@ -100,13 +100,12 @@ class Reconciler:
         try:
             plan = make_plan(ctx, observed, recommendation)
         except RenderError as error:
-            await self._apply(ctx, live, observed, repair_changes(ctx, observed))
-            return await self._refuse(live, str(error))
+            failures = await self._apply(ctx, live, observed, repair_changes(ctx, observed))
+            return self._anew(key) if failures is None else await self._refuse(live, str(error), failures)
         costs = deletion_costs(ctx.namespace, plan, observed, recommendation) if self.pod_deletion_cost else ()
         failures = await self._apply(ctx, live, observed, plan.changes, costs)
         if failures is None:
-            self.recommender.service_changed(key)  # the watch may not show what this pass has found
-            return Result(requeue_after=0.0)
+            return self._anew(key)
         if any(f.reason == NAMESPACE_ENDS for f in failures):
             log.info("%s/%s: its namespace is being deleted, and the service with it", *key)
             return Result(complete=False, requeue_after=NAMESPACE_SECONDS)
@@ -127,10 +126,16 @@ class Reconciler:
             with contextlib.suppress(KubeError):
                 await self.status.write_conditions(_with_readable_status(live), updates, _now())
 
-    async def _refuse(self, live: Manifest, message: str) -> Result:
+    def _anew(self, key: Key) -> Result:
+        """The watch does not show any more what this pass has found."""
+        self.recommender.service_changed(key)
+        return Result(requeue_after=0.0)
+
+    async def _refuse(self, live: Manifest, message: str, failures: Sequence[Failure] = ()) -> Result:
         held_back = await self.status.write_conditions(live, report.refused(Reason.INVALID_SPEC, message), _now())
         again = self.retries.due_in((live["metadata"]["namespace"], live["metadata"]["name"]))
-        return Result(requeue_after=min((p for p in (held_back, again) if p is not None), default=None))
+        pauses = (held_back, again, PENDING_SECONDS if failures else None)
+        return Result(not failures, requeue_after=min((p for p in pauses if p is not None), default=None))
 
     async def _hold(self, live: Manifest, unread: Sequence[str]) -> Result:
         """Nothing is made or deleted while children are unknown. Another pass comes when they have been read."""
@@ -148,9 +153,11 @@ class Reconciler:
         if not changes or ctx.spec.paused:
             self.retries.keep(key, ())
             return []
+        applier = Applier(self.kube, self.store, self.retries, self.contention, key, ctx.uid)
+        if waiting := applier.waiting(changes):
+            return waiting
         if await self._is_stale(live):
             return None
-        applier = Applier(self.kube, self.store, self.retries, self.contention, key, ctx.uid)
         return await applier.apply(changes, observed, costs)
 
     async def _is_stale(self, live: Manifest) -> bool:
@@ -176,7 +183,7 @@ class Reconciler:
         the service is to be looked at again."""
         statuses = {(u.type, u.status.value) for u in updates}
         growing = any(view.ready < view.desired for view in views)
-        settled = not growing and {(READY, "True"), (RECONCILING, "False")} <= statuses
+        settled = not growing and not failures and {(READY, "True"), (RECONCILING, "False")} <= statuses
         again = self.retries.due_in(key), self.observer.due_in(key), self.resync_seconds if settled else PENDING_SECONDS
         pauses = (*status_due, *again)
         return Result(not failures, requeue_after=min(p for p in pauses if p is not None))

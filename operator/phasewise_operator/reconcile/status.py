@@ -229,7 +229,7 @@ def is_progress(before: Manifest, after: Manifest) -> bool:
 
 
 def _stage(status: Manifest) -> Manifest:
-    conditions = {c["type"]: (c["status"], c["reason"]) for c in status.get("conditions", [])}
+    conditions = {c["type"]: (c["status"], c["reason"]) for c in _own_conditions(status)}
     settled = {name: state for name, state in conditions.items() if state[1] not in START_REASONS.get(name, ())}
     counted = (*contract.ENGINE_ROLES, contract.ROUTER)
     pools = {role: {**status[role], **dict.fromkeys(_COUNTS, "")} for role in counted if role in status}

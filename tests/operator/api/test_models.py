@@ -125,8 +125,24 @@ DECISION = {"time": "2026-01-02T03:04:05Z", "role": "decode", "from": 1, "to": 2
         ({"decode": {"desired": "many"}, "observedGeneration": 2}, {"observedGeneration": 2}),
         ({"slo": {"ttft": {"target": "500ms", "measured": "slow", "summary": ""}}, "prefill": None}, {}),
         ({"observed_generation": "x", "url": "u"}, {"url": "u"}),
+        *(
+            ({"scaling": {"decisions": [DECISION, {**DECISION, "time": at}]}}, {"scaling": {"decisions": [DECISION]}})
+            for at in ("2026-02-31T00:00:00Z", "2026-01-01T00:00:00", "2026-01-01T00:00:00+99:00")
+        ),
     ],
-    ids=["null", "a list", "unknown", "conditions", "decisions", "a bad value", "a lacking value", "another spelling"],
+    ids=[
+        "null",
+        "a list",
+        "unknown",
+        "conditions",
+        "decisions",
+        "a bad value",
+        "a lacking value",
+        "another spelling",
+        "no such day",
+        "a time without a zone",
+        "no such zone",
+    ],
 )
 def test_of_a_stored_status_what_can_be_read_is_read(stored: object, readable: dict[str, Any]) -> None:
     assert InferenceServiceStatus.readable(stored) == readable

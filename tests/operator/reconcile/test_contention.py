@@ -27,7 +27,10 @@ class Fight:
         self.contention = Contention(self.clock)
 
     async def apply(self, manifest: Manifest | None = None) -> bool:
-        return await self.contention.check(self.api, manifest or intent()) is None
+        may = await self.contention.check(self.api, manifest or intent()) is None
+        if may:
+            self.contention.applied(manifest or intent())
+        return may
 
     async def apply_after(self, seconds: float) -> bool:
         self.clock.now += seconds
@@ -65,6 +68,16 @@ async def test_a_child_that_stays_as_it_is_for_a_minute_is_as_before(fight: Figh
     assert await fight.apply_after(60)
     assert await fight.apply_after(60)
     assert [await fight.apply() for _ in range(APPLIES)] == [True] * (APPLIES - 1) + [False]
+
+
+async def test_a_child_that_is_gone_each_time_is_said_to_be_deleted(fight: Fight) -> None:
+    for _ in range(APPLIES):
+        await fight.apply()
+    failure = await fight.contention.check(fight.api, intent())
+    assert failure is not None
+    assert failure.message.startswith("somebody deletes it each time")
+    assert fight.contention.held_back(intent()) == failure
+    assert fight.contention.held_back(intent(port=81)) is None
 
 
 async def test_slow_repairs_are_no_contention(fight: Fight) -> None:

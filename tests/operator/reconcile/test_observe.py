@@ -49,13 +49,14 @@ class Clock:
 
 
 async def seen(api: Api, live: Manifest) -> tuple[PodEvent, ...]:
-    """Of a pod that has been in its state for a while."""
+    """Of a pod that has been in its state for a while; empty, too, where it does not count any more."""
     store, clock = Store(), Clock()
     store.put(POD, live)
     observer = Observer(clock)
     await observer.observe(store, cast("Kube", api), KEY, "uid-s")
     clock.now += CREATING_SECONDS
-    return (await observer.observe(store, cast("Kube", api), KEY, "uid-s")).pods[0].events
+    pods = (await observer.observe(store, cast("Kube", api), KEY, "uid-s")).pods
+    return pods[0].events if pods else ()
 
 
 async def test_events_are_read_of_a_few_pods_a_role_after_a_while_and_now_and_then(api: Api) -> None:
@@ -103,8 +104,9 @@ async def test_events_are_read_while_an_image_is_pulled_after_the_init_container
         pod("ImagePullBackOff"),
         pod("ContainerCreating", deletionTimestamp="now"),
         {**pod("ContainerCreating"), "spec": {}},
+        {**pod("ContainerCreating"), "status": {**pod("ContainerCreating")["status"], "phase": "Failed"}},
     ],
-    ids=["its status says why", "it is being deleted", "it has no node"],
+    ids=["its status says why", "it is being deleted", "it has no node", "its node is gone"],
 )
 async def test_events_of_other_pods_are_not_read(live: Manifest, api: Api) -> None:
     api.lists["Event"] = [FAILED_MOUNT]

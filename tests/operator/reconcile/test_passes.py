@@ -67,6 +67,18 @@ async def test_somebody_elses_object_is_left_alone(api: Api, worker: Worker, use
     assert condition(api, "Stalled") == ("True", "NameConflict")
 
 
+async def test_an_object_of_an_inference_service_of_kserve_is_no_child_that_is_waited_for(
+    api: Api, worker: Worker, user_applies: Apply
+) -> None:
+    """Its InferenceService may have the same name, and makes a Service of that name."""
+    owner = {"apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService", "name": "chat", "uid": "uid-k"}
+    meta = {"name": "chat", "namespace": "default", "ownerReferences": [{**owner, "controller": True}]}
+    api.objects["Service", "chat"] = {"apiVersion": "v1", "kind": "Service", "metadata": meta}
+    user_applies()
+    await one_pass(worker)
+    assert condition(api, "Stalled") == ("True", "NameConflict")
+
+
 async def test_a_child_of_ours_without_owner_and_labels_is_adopted(
     api: Api, worker: Worker, user_applies: Apply
 ) -> None:

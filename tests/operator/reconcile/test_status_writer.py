@@ -84,6 +84,15 @@ async def test_the_progress_of_a_start_is_held_a_moment(
     assert live["status"] == starting(3)
 
 
+async def test_conditions_of_others_do_not_make_more_of_the_progress_of_a_start(
+    api: Api, writer: StatusWriter, live: Manifest, clock: Clock
+) -> None:
+    await writer.write(live, starting(0), [], NOW)
+    live["status"]["conditions"].append({"type": "example.com/Audited", "status": "True", "reason": "A", "message": ""})
+    clock.now += 1.0
+    assert await writer.write(live, starting(1), [], NOW) == pytest.approx(PROGRESS_SECONDS - 1.0 + 0.1)
+
+
 AT_ONCE = {
     "ready": starting(3, reason="Serving"),
     "a failure": starting(1, reason="ImageUnavailable"),
