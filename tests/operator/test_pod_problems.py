@@ -182,3 +182,11 @@ def test_a_mount_error_is_over_once_an_image_is_pulled() -> None:
     assert pod_problem([creating], NOW) is None
     again = dataclasses.replace(creating, events=(*reversed(events),))
     assert pod_problem([again], NOW) is not None
+
+
+def test_the_cause_that_the_launcher_found_in_all_lines_is_not_replaced_by_one_of_the_last() -> None:
+    later = "(APIServer pid=7) ValueError: the response has begun"
+    message = "\n".join(["RuntimeError: no offset; the engine ended with exit code 0 in phase serving", *[later] * 20])
+    found = pod_problem([pod(ended(message, 0, 70))], NOW)
+    assert found is not None
+    assert found.message.startswith("pod p: RuntimeError: no offset; the engine ended")

@@ -134,14 +134,15 @@ def _exit(code: int | None = None) -> Callable[[PodView, str], str | None]:
     def message(pod: PodView, _now: str) -> str | None:
         if pod.ended is None or code not in (None, pod.ended.code):
             return None
-        text = _with_cause_first(pod.ended.message) or f"exit code {pod.ended.code}, without a message"
+        # A code of the launcher: it has seen all lines, and wrote the cause first. Of others there is the log's end.
+        text = pod.ended.message[:_LONGEST] if code is not None else _with_cause_first(pod.ended.message)
+        text = text or f"exit code {pod.ended.code}, without a message"
         return f"pod {pod.name}: {text}"
 
     return message
 
 
 def _with_cause_first(text: str) -> str:
-    """The launcher writes the cause first; of other containers there is the end of the log, with the cause in it."""
     lines = text.splitlines()
     cause = failure_cause(lines)
     return (text if not cause or cause in lines[0] else f"{cause}\n{text}")[:_LONGEST]

@@ -19,6 +19,8 @@ _ARGPARSE: Final = re.compile(r"^[\w.-]+(?: \w+)?: error: (?P<text>.+)")
 _INVALID: Final = re.compile(r"ValidationError: \d+ validation errors? for ")
 _POINTS_ELSEWHERE: Final = re.compile(r"EngineDeadError|(?i:root cause)")
 """vLLM in the processes that wait for the one that failed: the cause is in an earlier line."""
+_CANCELLED: Final = re.compile(r"(?:[A-Za-z_]\w*\.)*CancelledError\b")
+"""What was under way when something else failed."""
 _DOWNLOAD: Final = re.compile(r"(?i)repositor|hugging ?face|connect|offline|timed? ?out")
 """vLLM reports a model hub that does not answer as a value that is not valid. That may pass."""
 _INPUT: Final = re.compile(r" \[type=\w+, input_value=.*")
@@ -29,7 +31,8 @@ _LONGEST: Final = 500
 def names_a_cause(line: str) -> bool:
     """Whether the line is worth keeping when a process prints more than can be kept."""
     text = _bare(line)
-    return bool(_ARGPARSE.match(text) or _EXCEPTION.match(text)) and not _POINTS_ELSEWHERE.search(text)
+    is_failure = _ARGPARSE.match(text) or (_EXCEPTION.match(text) and not _CANCELLED.match(text))
+    return bool(is_failure) and not _POINTS_ELSEWHERE.search(text)
 
 
 def failure_cause(lines: Sequence[str]) -> str:

@@ -70,10 +70,15 @@ def _without_unfinished_prompts(method: Callable[..., Any]) -> Callable[..., Any
 
 @contextlib.contextmanager
 def _unfinished_prompts_without_generator(runner: Any) -> Generator[None]:
-    batch = runner.input_batch
-    dropped = [i for i in range(batch.num_reqs) if runner.discard_request_mask.np[i] and i in batch.generators]
-    kept = {i: batch.generators.pop(i) for i in dropped}
+    generators: dict[int, Any] = {}
+    try:
+        generators, mask = runner.input_batch.generators, runner.discard_request_mask.np
+        dropped = [i for i in range(runner.input_batch.num_reqs) if mask[i] and i in generators]
+    except AttributeError:
+        # Another vLLM, which keeps them elsewhere: it works as without this plugin.
+        dropped = []
+    kept = {i: generators.pop(i) for i in dropped}
     try:
         yield
     finally:
-        batch.generators.update(kept)
+        generators.update(kept)

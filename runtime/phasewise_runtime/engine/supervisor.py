@@ -184,7 +184,9 @@ class Supervisor:
     def _watch_engine(self) -> None:
         child = self._child
         if child is not None and (code := self._reaper.exit_code(child)) is not None:
-            phase, lines = self._telemetry.phase, child.last_lines()
+            phase = self._telemetry.phase
+            # Before the cause is cut to a length: the rest of a secret would not be known as one.
+            lines = [termination_message.redact(line, self._secrets) for line in child.last_lines()]
             ending = f"the engine {_ending(code)} in phase {phase}"
             refused = refused_arguments(lines) if phase == ENGINE and code > 0 else ""
             if refused:

@@ -29,10 +29,13 @@ def compose(reason: str, lines: Sequence[str], secrets: Iterable[str] = ()) -> s
     """The line that names the cause with the reason, then the last error lines (where there is none, the last lines),
     in at most LIMIT_BYTES."""
     secrets = list(secrets)
+    reason = redact(reason, secrets)
+    # Before anything is cut to a length: the rest of a secret would not be known as one.
+    lines = [redact(line, secrets) for line in lines]
     cause = failure_cause(lines)
-    head = redact(f"{cause}; {reason}" if cause and cause not in reason else reason, secrets)
-    errors = [line for line in lines if _ERROR_LINE.search(line)] or list(lines)
-    return _fit("\n".join([head, *(redact(line, secrets) for line in errors[-_KEPT_LINES:])]), len(head.encode()))
+    head = f"{cause}; {reason}" if cause and cause not in reason else reason
+    errors = [line for line in lines if _ERROR_LINE.search(line)] or lines
+    return _fit("\n".join([head, *errors[-_KEPT_LINES:]]), len(head.encode()))
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:

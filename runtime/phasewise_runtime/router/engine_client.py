@@ -114,12 +114,13 @@ class EngineClient:
     async def diagnose(self, failure: EngineError, is_leaving: Callable[[Pod], bool]) -> None:
         """Mark the failure where the engine process ended by itself.
 
-        It did where it said so, or where it broke the connection and its health check fails now. That the engine of a
-        pod ends that is being deleted is no fault of a request.
+        It did where it said so, or where it broke the connection and its health check fails now. One that gives no
+        answer in time is slow or out of reach, and one that refuses a request may repeat words of the client. That the
+        engine of a pod ends that is being deleted is no fault of a request.
         """
-        said = failure.answer is not None and _ENGINE_DEAD in failure.answer.body
+        said = failure.answer is not None and failure.answer.status >= 500 and _ENGINE_DEAD in failure.answer.body
         broke = failure.reason in _MAY_HAVE_DIED and not is_leaving(failure.pod)
-        died = said or (broke and not await self.is_healthy(failure.pod, DIAGNOSIS_SECONDS))
+        died = said or (broke and await self._health(failure.pod, DIAGNOSIS_SECONDS) is False)
         if died and not is_leaving(failure.pod):
             failure.reason, failure.message, failure.answer = ENGINE_DIED, "the engine process ended", None
             failure.hard = failure.blame = True
@@ -127,6 +128,10 @@ class EngineClient:
 
     async def is_healthy(self, pod: Pod, seconds: float) -> bool:
         """The engine's own health check passes within this time."""
+        return await self._health(pod, seconds) is True
+
+    async def _health(self, pod: Pod, seconds: float) -> bool | None:
+        """None: no answer within this time."""
         try:
             timeout = aiohttp.ClientTimeout(total=seconds)
             # A connection that is kept would be the next request's, and hide by its age why that request failed.
@@ -138,7 +143,9 @@ class EngineClient:
                 allow_redirects=False,
             ) as response:
                 return response.status == 200
-        except (aiohttp.ClientError, OSError, asyncio.TimeoutError):
+        except asyncio.TimeoutError:
+            return None
+        except (aiohttp.ClientError, OSError):
             return False
 
     def _timeout(self, deadline: float, silence: float | None) -> aiohttp.ClientTimeout:

@@ -60,11 +60,14 @@ _LIMITS: Final[Mapping[str, _Limits]] = {
 }
 
 
+_CHAT_ONLY: Final = ("max_completion_tokens", "top_logprobs")
+"""A completion has no such fields: its engine ignores them."""
+
+
 def check(body: Mapping[str, Any], *, chat: bool) -> None:
     """ApiError 400 where a parameter has a value that the engine would refuse."""
-    values = {name: _number(body, name, limits) for name, limits in _LIMITS.items() if body.get(name) is not None}
-    if not chat:
-        values.pop("max_completion_tokens", None)
+    known = {name: limits for name, limits in _LIMITS.items() if chat or name not in _CHAT_ONLY}
+    values = {name: _number(body, name, limits) for name, limits in known.items() if body.get(name) is not None}
     name = "max_completion_tokens" if "max_completion_tokens" in values else "max_tokens"
     longest = values.get(name)
     # A completion that is only an echo generates nothing.

@@ -25,7 +25,8 @@ print("ERROR a line with hf_abcdefgh12345678", flush=True)
 if (control / "refuse").exists():
     sys.exit(3)
 if (control / "reject").exists():
-    sys.exit("usage: api_server.py [-h]\\n" * 500 + "api_server.py: error: unrecognized arguments: --foo")
+    refused = (control / "reject").read_text() or "--foo"
+    sys.exit("usage: api_server.py [-h]\\n" * 500 + f"api_server.py: error: unrecognized arguments: {refused}")
 
 def page():
     load = (control / "load").read_text().split() if (control / "load").exists() else ["0", "0", "0"]

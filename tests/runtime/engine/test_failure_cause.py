@@ -60,6 +60,11 @@ DIED_AT_START = """\
             "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
             id="only a line that refers to another",
         ),
+        pytest.param(
+            [*DIED_AT_START, "(EngineCore pid=21) asyncio.exceptions.CancelledError"],
+            "ValueError: No available memory for the cache blocks.",
+            id="what was cancelled failed for another cause",
+        ),
         pytest.param(["torch.OutOfMemoryError: 2 GiB", "bye"], "torch.OutOfMemoryError: 2 GiB", id="a module"),
         pytest.param(["WARNING 11-22 15:48:05 [x.py:1] OSError: retried", "INFO x"], "", id="a warning is no cause"),
         pytest.param(["Killed"], "", id="nothing"),

@@ -176,6 +176,14 @@ def test_an_argument_that_the_engine_does_not_know_is_refused_as_part_of_the_spe
     )
 
 
+def test_no_part_of_the_token_is_left_where_what_the_engine_refused_is_cut_off(launcher: Launcher) -> None:
+    (launcher.folder / "token").write_text("sesame-open-and-more")
+    launcher.switch("reject", "--" + "x" * 460 + "=sesame-open-and-more")
+    launcher.start(model_uri="hf://org/name", secrets_dir=str(launcher.folder))
+    assert launcher.ended() == 78
+    assert "sesa" not in launcher.termination_message
+
+
 def test_an_engine_that_dies_while_it_serves_leaves_its_exception(launcher: Launcher) -> None:
     """Although the API server then ends with 0, and prints tracebacks of all its requests."""
     launcher.serving()

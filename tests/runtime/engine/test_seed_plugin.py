@@ -76,3 +76,13 @@ def test_a_vllm_without_these_methods_is_left_as_it_is() -> None:
     module.CPUModelRunner = other  # type: ignore[attr-defined]
     keep_generators(module)
     assert dict(vars(other)) == before
+
+
+@pytest.mark.parametrize("absent", ["discard_request_mask", "input_batch"])
+def test_a_vllm_that_keeps_its_batch_elsewhere_samples_all_the_same(absent: str) -> None:
+    sample = seed_plugin._without_unfinished_prompts(lambda _: "token")
+    runner = SimpleNamespace(
+        input_batch=SimpleNamespace(num_reqs=1, generators={0: "a"}), discard_request_mask=SimpleNamespace(np=[True])
+    )
+    delattr(runner, absent)
+    assert sample(runner) == "token"

@@ -49,6 +49,13 @@ def test_no_secret_is_written(text: str) -> None:
     assert "abcdefgh" not in said
 
 
+@pytest.mark.parametrize("before", range(470, 500, 3))
+def test_a_secret_is_not_cut_before_it_is_taken_out(before: int) -> None:
+    """The cause is cut to a length; what is left of a secret there would not be known as one."""
+    line = "ValueError: " + "x" * (before - 13) + " sesame-and-more"
+    assert "ses" not in compose("the engine ended", [line], ["sesame-and-more"])
+
+
 @pytest.mark.parametrize(
     ("secret", "text", "shown"),
     [

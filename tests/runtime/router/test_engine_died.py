@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -155,6 +156,57 @@ async def test_what_an_engine_says_of_its_end_counts_where_nobody_ended_it(leavi
     async with aiohttp.ClientSession() as session:
         await EngineClient(session, SETTINGS).diagnose(failure, lambda _: leaving)
     assert failure.reason == reason
+
+
+@pytest.mark.parametrize(("status", "reason"), [(400, "error_event"), (500, "engine_died")])
+async def test_an_error_that_repeats_words_of_the_client_is_no_word_of_the_engines_end(
+    status: int, reason: str
+) -> None:
+    answer = EngineAnswer(status, [], json.dumps({"error": ENGINE_DEAD}).encode())
+    failure = EngineError(FakeEngine("decode", "d0").pod(), "error_event", "the engine said", answer=answer)
+    async with aiohttp.ClientSession() as session:
+        await EngineClient(session, SETTINGS).diagnose(failure, lambda _: False)
+    assert failure.reason == reason
+
+
+async def test_an_engine_that_is_slow_to_say_how_it_is_has_not_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is overloaded, or the way to it is lost: the process that ended leaves a port that refuses."""
+    monkeypatch.setattr("phasewise_runtime.router.engine_client.DIAGNOSIS_SECONDS", 0.1)
+    silent = await asyncio.start_server(lambda _, __: None, "127.0.0.1", 0)
+    pod = replace(FakeEngine("decode", "d0").pod(), port=silent.sockets[0].getsockname()[1])
+    failure = EngineError(pod, "disconnected", "the connection broke before an answer")
+    async with aiohttp.ClientSession() as session:
+        await EngineClient(session, SETTINGS).diagnose(failure, lambda _: False)
+        silent.close()
+        assert failure.reason == "disconnected"
+        await EngineClient(session, SETTINGS).diagnose(failure, lambda _: False)
+    assert failure.reason == "engine_died"
+
+
+async def test_one_engine_of_each_role_may_die_at_once_under_load(router: RouterFactory) -> None:
+    """The requests in prefill, those that wait for their first token, and those that come after."""
+    engines = four()
+    for engine in engines:
+        engine.first_gate.clear()
+    p0, _, d0, _ = engines
+    async with router(*engines) as r:
+        early = [asyncio.create_task(r.chat(stream=bool(i % 2))) for i in range(10)]
+        await until(lambda: sum(len(e.requests) for e in engines[:2]) == 10)
+        for engine in engines[:2]:
+            engine.first_gate.set()
+        await until(lambda: sum(len(e.requests) for e in engines[2:]) == 10)
+        for engine in engines[:2]:
+            engine.first_gate.clear()
+        late = [asyncio.create_task(r.chat(stream=bool(i % 2))) for i in range(10)]
+        await until(lambda: sum(len(e.requests) for e in engines[:2]) == 20)
+        await asyncio.gather(p0.kill(), d0.kill())
+        for engine in engines:
+            engine.first_gate.set()
+        after = await many(r, 8)
+        assert all([complete(await t) for t in early + late])
+        assert all(complete(reply) for reply in after)
+        assert r.metric("engine_died_requests_total") == 0
+    assert once(engines)
 
 
 def holder(engines: tuple[FakeEngine, ...], role: str) -> FakeEngine | None:

@@ -48,6 +48,7 @@ TAKEN: list[tuple[dict[str, Any], tuple[bool, ...]]] = [
     ({"max_tokens": 0, "echo": True}, (COMPLETION,)),
     ({"max_tokens": 0, "max_completion_tokens": 5}, (CHAT,)),
     ({"max_completion_tokens": 0, "max_tokens": 5}, (COMPLETION,)),
+    ({"max_completion_tokens": "all", "top_logprobs": "many"}, (COMPLETION,)),  # it has no such fields: ignored
     ({"temperature": 2, "top_p": 1, "top_k": -1, "min_p": 0, "min_tokens": 0, "presence_penalty": -2}, BOTH),
     ({"stream": True, "stream_options": {"include_usage": True}}, BOTH),
     ({"logprobs": True, "top_logprobs": 2}, (CHAT,)),
