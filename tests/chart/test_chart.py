@@ -215,6 +215,8 @@ def test_a_service_monitor_finds_the_metrics(render: Render) -> None:
         ('resources={"limits":{"memory":"1GB"}}', "at '/resources/limits/memory': '1GB' does not match pattern"),
         ('resources={"cpu":1}', "at '/resources': additional properties 'cpu' not allowed"),
         ('nodeSelector={"gpu":true}', "at '/nodeSelector/gpu': got boolean, want string"),
+        ("networkPolicy=null", "missing property 'networkPolicy'"),
+        ("rbac=null", "missing property 'rbac'"),
         ('networkPolicy.enabled="no"', "at '/networkPolicy/enabled': got string, want boolean"),
         ('networkPolicy.monitoringNamespace="Prom"', "at '/networkPolicy/monitoringNamespace': 'Prom' does not match"),
         ('serviceMonitor.interval="often"', "at '/serviceMonitor/interval': 'often' does not match pattern"),

@@ -55,6 +55,15 @@ def test_the_operator_may_write_no_role_and_bind_one_that_reads_pods(render: Ren
     assert not {("rbac.authorization.k8s.io", "roles")} & granted(operator_role(manifests)).keys()
 
 
+@pytest.mark.parametrize(("value", "kept"), [("crds.keep=true", "keep"), ("crds.keep=false", None)])
+def test_routers_keep_their_right_as_long_as_services_are_kept(value: str, kept: str | None, render: Render) -> None:
+    """After `helm uninstall` services go on serving: their routers still have to find the engines."""
+    manifests = render(value)
+    name = environment(manifests)["PHASEWISE_ROUTER_ROLE"]
+    (role,) = (r for r in of_kind(manifests, "ClusterRole") if r["metadata"]["name"] == name)
+    assert role["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == kept
+
+
 def test_without_the_deletion_cost_the_operator_may_only_read_pods(render: Render) -> None:
     manifests = render("rbac.podDeletionCost=false")
     assert granted(operator_role(manifests))["", "pods"] == READ

@@ -13,7 +13,9 @@ variables:
     != map ? [] : size(object.spec.prefill.template.metadata.annotations) > 256 ? [''spec.prefill.template.metadata.annotations
     with more than 256 entries''] : object.spec.prefill.template.metadata.annotations.filter(k2, [''container.apparmor.security.beta.kubernetes.io/'',
     ''container.seccomp.security.alpha.kubernetes.io/'', ''seccomp.security.alpha.kubernetes.io/'', ''io.kubernetes.cri-o.'',
-    ''cdi.k8s.io/'', ''sidecar.istio.io/proxyImage'', ''sidecar.istio.io/userVolume''].exists(p, k2.startsWith(p))).map(k2,
+    ''cdi.k8s.io/'', ''sidecar.istio.io/proxyImage'', ''sidecar.istio.io/userVolume'', ''config.linkerd.io/proxy-image'',
+    ''config.linkerd.io/init-image'', ''config.linkerd.io/debug-image'', ''dapr.io/sidecar-image'', ''vault.hashicorp.com/agent-image'',
+    ''vault.hashicorp.com/agent-inject-command'', ''vault.hashicorp.com/agent-extra-secret''].exists(p, k2.startsWith(p))).map(k2,
     ''spec.prefill.template.metadata.annotations.'' + k2)) : [])) : []) + (has(object.spec.prefill.template.spec)
     ? (type(object.spec.prefill.template.spec) != map ? [] : size(object.spec.prefill.template.spec) > 256 ? [''spec.prefill.template.spec
     with more than 256 entries''] : object.spec.prefill.template.spec.filter(k1, !(k1 in [''nodeSelector'', ''tolerations'',
@@ -69,7 +71,9 @@ variables:
     != map ? [] : size(object.spec.decode.template.metadata.annotations) > 256 ? [''spec.decode.template.metadata.annotations
     with more than 256 entries''] : object.spec.decode.template.metadata.annotations.filter(k2, [''container.apparmor.security.beta.kubernetes.io/'',
     ''container.seccomp.security.alpha.kubernetes.io/'', ''seccomp.security.alpha.kubernetes.io/'', ''io.kubernetes.cri-o.'',
-    ''cdi.k8s.io/'', ''sidecar.istio.io/proxyImage'', ''sidecar.istio.io/userVolume''].exists(p, k2.startsWith(p))).map(k2,
+    ''cdi.k8s.io/'', ''sidecar.istio.io/proxyImage'', ''sidecar.istio.io/userVolume'', ''config.linkerd.io/proxy-image'',
+    ''config.linkerd.io/init-image'', ''config.linkerd.io/debug-image'', ''dapr.io/sidecar-image'', ''vault.hashicorp.com/agent-image'',
+    ''vault.hashicorp.com/agent-inject-command'', ''vault.hashicorp.com/agent-extra-secret''].exists(p, k2.startsWith(p))).map(k2,
     ''spec.decode.template.metadata.annotations.'' + k2)) : [])) : []) + (has(object.spec.decode.template.spec)
     ? (type(object.spec.decode.template.spec) != map ? [] : size(object.spec.decode.template.spec) > 256 ? [''spec.decode.template.spec
     with more than 256 entries''] : object.spec.decode.template.spec.filter(k1, !(k1 in [''nodeSelector'', ''tolerations'',
@@ -125,7 +129,9 @@ variables:
     != map ? [] : size(object.spec.router.template.metadata.annotations) > 256 ? [''spec.router.template.metadata.annotations
     with more than 256 entries''] : object.spec.router.template.metadata.annotations.filter(k2, [''container.apparmor.security.beta.kubernetes.io/'',
     ''container.seccomp.security.alpha.kubernetes.io/'', ''seccomp.security.alpha.kubernetes.io/'', ''io.kubernetes.cri-o.'',
-    ''cdi.k8s.io/'', ''sidecar.istio.io/proxyImage'', ''sidecar.istio.io/userVolume''].exists(p, k2.startsWith(p))).map(k2,
+    ''cdi.k8s.io/'', ''sidecar.istio.io/proxyImage'', ''sidecar.istio.io/userVolume'', ''config.linkerd.io/proxy-image'',
+    ''config.linkerd.io/init-image'', ''config.linkerd.io/debug-image'', ''dapr.io/sidecar-image'', ''vault.hashicorp.com/agent-image'',
+    ''vault.hashicorp.com/agent-inject-command'', ''vault.hashicorp.com/agent-extra-secret''].exists(p, k2.startsWith(p))).map(k2,
     ''spec.router.template.metadata.annotations.'' + k2)) : [])) : []) + (has(object.spec.router.template.spec)
     ? (type(object.spec.router.template.spec) != map ? [] : size(object.spec.router.template.spec) > 256 ? [''spec.router.template.spec
     with more than 256 entries''] : object.spec.router.template.spec.filter(k1, !(k1 in [''nodeSelector'', ''tolerations'',

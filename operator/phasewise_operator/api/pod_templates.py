@@ -166,8 +166,16 @@ ISOLATION_ANNOTATIONS: Final = (
     "cdi.k8s.io/",
     "sidecar.istio.io/proxyImage",
     "sidecar.istio.io/userVolume",
+    "config.linkerd.io/proxy-image",
+    "config.linkerd.io/init-image",
+    "config.linkerd.io/debug-image",
+    "dapr.io/sidecar-image",
+    "vault.hashicorp.com/agent-image",
+    "vault.hashicorp.com/agent-inject-command",
+    "vault.hashicorp.com/agent-extra-secret",
 )
-"""By these a pod gets weaker isolation, devices that it did not request, or an injected sidecar's volumes and image."""
+"""By these a pod gets weaker isolation, devices that it did not request, or an injected sidecar's volumes, image and
+commands. Annotations are whatever a cluster's admission webhooks read, so this is no allow-list: docs/security.md."""
 SOURCES: Final = Fields(dict.fromkeys(("fieldRef", "resourceFieldRef", "configMapKeyRef"), ANYTHING))
 """Of environment variables. Secrets are mounted by model.secretRef and router.apiKeys, never put in the environment."""
 ENGINE_CONTAINER: Final = Fields(

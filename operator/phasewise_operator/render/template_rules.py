@@ -6,6 +6,7 @@ give rights is refused unless the chart's `podTemplates` is `Full` (api/pod_temp
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
@@ -42,8 +43,16 @@ def _reserved_fields(role: str, spec: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"volumes[{LAUNCHER}]" for volume in _items(spec, "volumes") if volume.get("name") == LAUNCHER)
     for container in _items(spec, "containers"):
         for mount in _items(container, "volumeMounts"):
-            if mount.get("mountPath") == contract.LAUNCHER_DIR:
-                yield f"containers[{container.get('name')}].volumeMounts[{contract.LAUNCHER_DIR}]"
+            if _hides_launcher(mount.get("mountPath")):
+                yield f"containers[{container.get('name')}].volumeMounts[{mount['mountPath']}]"
+
+
+def _hides_launcher(path: Any) -> bool:
+    """However it is written: the kubelet takes a relative path from the root."""
+    if not isinstance(path, str):
+        return False
+    absolute = posixpath.normpath("/" + path.lstrip("/"))
+    return posixpath.commonpath([absolute, contract.LAUNCHER_DIR]) == contract.LAUNCHER_DIR
 
 
 def _named_fields(spec: Mapping[str, Any], key: str, name: str, fields: tuple[str, ...]) -> Iterator[str]:

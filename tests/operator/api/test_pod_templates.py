@@ -95,7 +95,10 @@ def test_the_operator_refuses_what_safe_forbids_and_full_renders_it(make_context
     render(make_context, "router", template, safe=False)
 
 
-LAUNCHER_MOUNT = {"name": "engine", "volumeMounts": [{"name": "mine", "mountPath": "/phasewise"}]}
+def mounted_at(path: str) -> dict[str, Any]:
+    return {"containers": [{"name": "engine", "volumeMounts": [{"name": "mine", "mountPath": path}]}]}
+
+
 REFUSED_IN_FULL: list[tuple[str, dict[str, Any], str]] = [
     (
         "decode",
@@ -105,7 +108,10 @@ REFUSED_IN_FULL: list[tuple[str, dict[str, Any], str]] = [
     ("decode", {"initContainers": [{"name": "launcher", "command": ["true"]}]}, "initContainers[launcher].command is"),
     ("decode", {"initContainers": [{"name": "launcher", "args": []}]}, "initContainers[launcher].args is Phasewise's"),
     ("decode", {"volumes": [{"name": "launcher", "hostPath": {"path": "/"}}]}, "volumes[launcher] is Phasewise's"),
-    ("decode", {"containers": [LAUNCHER_MOUNT]}, "containers[engine].volumeMounts[/phasewise] is Phasewise's"),
+    *(
+        ("decode", mounted_at(path), f"containers[engine].volumeMounts[{path}] is Phasewise's")
+        for path in ("/phasewise", "/phasewise/", "phasewise", "//x/../phasewise", "/phasewise/launcher.pyz")
+    ),
     ("decode", {"terminationGracePeriodSeconds": 1}, "requests that run need more time than 1: leave it out, or write"),
     ("prefill", {"terminationGracePeriodSeconds": None}, "terminationGracePeriodSeconds: requests that run need more"),
     ("router", {"terminationGracePeriodSeconds": 614}, "leave it out, or write 615 or more"),
@@ -129,6 +135,7 @@ def test_full_refuses_what_breaks_the_pods_contract(
         ("decode", {"terminationGracePeriodSeconds": 10_000}),
         ("decode", {"initContainers": [{"name": "launcher", "resources": {}}, {"name": "mine", "image": "busybox"}]}),
         ("decode", {"containers": [{"name": "engine", "image": "mine"}]}),
+        ("decode", mounted_at("/phasewise-cache")),
         ("router", {"terminationGracePeriodSeconds": 615}),
     ],
 )
