@@ -145,14 +145,17 @@ class Kube:
         """Optimistic: the body's resourceVersion must be the stored one, else KubeError 409."""
         return await self._write("PUT", kind.path(namespace, name), body=body, seconds=seconds)
 
-    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
-        """Delete the object with that uid, if there still is one. Its dependants go in the background."""
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> bool:
+        """Delete the object with that uid, if there still is one. Its dependants go in the background. Returns whether
+        it has gone, or is about to."""
         body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         try:
             await self._write("DELETE", kind.path(namespace, name), body=body)
         except KubeError as error:
             if not error.gone_or_conflict:
                 raise
+            return error.status == 404
+        return True
 
     async def _write(self, method: str, path: str, **kwargs: Any) -> Manifest:
         """A write that has begun goes on where its caller is cancelled: nobody could say whether it was carried out."""
