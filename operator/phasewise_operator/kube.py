@@ -145,40 +145,32 @@ class Kube:
         """Optimistic: the body's resourceVersion must be the stored one, else KubeError 409."""
         return await self._write("PUT", kind.path(namespace, name), body=body, seconds=seconds)
 
-    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
-        """Delete the object with that uid, if there still is one. Its dependants go in the background."""
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> bool:
+        """Delete the object with that uid, if there still is one. Its dependants go in the background. Returns whether
+        it has gone, or is about to."""
         body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         try:
             await self._write("DELETE", kind.path(namespace, name), body=body)
         except KubeError as error:
             if not error.gone_or_conflict:
                 raise
+            return error.status == 404
+        return True
 
-    async def _write(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        seconds: float = CALL_SECONDS,
-        **kwargs: Any,
-    ) -> Manifest:
+    async def _write(self, method: str, path: str, **kwargs: Any) -> Manifest:
         """A write that has begun goes on where its caller is cancelled: nobody could say whether it was carried out."""
-        async with self._at_once:
-            seconds = min(seconds, self._seconds_to_write())
-            limit = {"timeout": f"{int(seconds * 1000)}ms"}  # the API server's own: it drops what takes longer
-            sent = {**(query or {}), **limit}
-            task = asyncio.create_task(
-                self._call(method, path, query=sent, seconds=seconds, may_send=self._may_write, **kwargs)
-            )
-            self._writes.add(task)
-            task.add_done_callback(self._forget_write)
-            return await asyncio.shield(task)
+        await self._at_once.acquire()
+        task = asyncio.create_task(self._call(method, path, may_take=self._may_take, **kwargs))
+        self._writes.add(task)
+        task.add_done_callback(self._end_write)
+        return await asyncio.shield(task)
 
-    def _may_write(self) -> bool:
-        return self._seconds_to_write() >= LEAST_WRITE_SECONDS
+    def _may_take(self) -> float:
+        left = self._seconds_to_write()
+        return left if left >= LEAST_WRITE_SECONDS else 0.0
 
-    def _forget_write(self, task: asyncio.Task[Manifest]) -> None:
+    def _end_write(self, task: asyncio.Task[Manifest]) -> None:
+        self._at_once.release()
         self._writes.discard(task)
         if not task.cancelled():
             task.exception()  # of a write whose caller was cancelled nobody else asks for it
@@ -211,25 +203,34 @@ class Kube:
         content_type: str = _JSON,
         accept: str = _JSON,
         seconds: float = CALL_SECONDS,
-        may_send: Callable[[], bool] = lambda: True,
+        may_take: Callable[[], float] | None = None,
     ) -> Manifest:
-        """Sends again, within `seconds`, what the API server asks to send later by Retry-After (429, 503)."""
+        """Sends again, within `seconds`, what the API server asks to send later by Retry-After (429, 503).
+
+        `may_take`: of a write, asked each time that it is sent: within so many seconds it must have ended.
+        """
         clock = asyncio.get_running_loop().time
         headers = {"Accept": accept, "Content-Type": content_type}
         raw = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         until = clock() + seconds
         while True:
-            if not may_send():
-                raise NotLeadingError(f"{method} {path}")
+            left, sent = until - clock(), query or {}
+            if may_take:
+                if not (allowed := may_take()):
+                    raise NotLeadingError(f"{method} {path}")
+                left = min(left, allowed)
+                sent = {**sent, "timeout": f"{math.ceil(left * 1000)}ms"}  # the API server drops what takes longer
             try:
-                answer = await self._connection.request(method, path, query or {}, headers, raw, until - clock())
+                answer = await self._connection.request(method, path, sent, headers, raw, left)
             except _NO_ANSWER as error:
-                raise KubeError(0, type(error).__name__, str(error) or f"no answer in {seconds:g} s") from error
+                raise KubeError(0, type(error).__name__, str(error) or f"no answer in {left:.3g} s") from error
             if answer.status < 400:
                 return _decode(answer.body)
             if not answer.retry_after or clock() + answer.retry_after >= until:
                 _raise(answer.status, answer.body)
             await asyncio.sleep(answer.retry_after)
+            if clock() >= until:  # slept too long, on a busy machine; to the client 0 s are no limit
+                _raise(answer.status, answer.body)
 
 
 def _listing(kind: Kind, answer: Manifest) -> Listing:

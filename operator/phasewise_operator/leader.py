@@ -70,7 +70,6 @@ class Operator:
         settings, namespaces = self.settings, self.settings.watch_namespaces
         store, queue = Store(), WorkQueue[Key](group=lambda key: key[0])
         await self._wait_for_crd(kube)
-        self.metrics.services.set_function(store.service_count)
         images = Images(settings.runtime_image, settings.engine_image, settings.image_pull_policy)
         loop = Loop(Deps(store, queue, images, self.metrics.scaling, Scraper()))
         status = StatusWriter(kube, store, EventRecorder(kube))
@@ -78,11 +77,12 @@ class Operator:
         deletion_cost = settings.pod_deletion_cost
         reconciler = Reconciler(kube, store, images, settings.resync_seconds, loop, status, permissions, deletion_cost)
         worker = Worker(queue, reconciler, self.metrics)
-        await first_to_end(
-            Watches(kube, store, namespaces, self.metrics.count_watch_error, (queue.add, loop.service_changed)).run(),
-            loop.run(),
-            *(worker.run() for _ in range(settings.workers)),
-        )
+        watches = Watches(kube, store, namespaces, self.metrics.count_watch_error, (queue.add, loop.service_changed))
+        self.metrics.services.set_function(store.service_count)
+        try:
+            await first_to_end(watches.run(), loop.run(), *(worker.run() for _ in range(settings.workers)))
+        finally:
+            self.metrics.services.set_function(lambda: 0.0)  # who stands by knows none, and keeps no store
 
     async def _wait_for_crd(self, kube: Kube) -> None:
         """The operator may be up before its CRDs are served."""

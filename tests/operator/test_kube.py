@@ -6,8 +6,10 @@ import asyncio
 import datetime
 import ipaddress
 import ssl
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from aiohttp import web
@@ -66,8 +68,31 @@ async def test_a_pause_beyond_the_deadline_is_an_error_at_once(server: ApiServer
     assert len(server.requests) == 1
 
 
+async def test_what_is_sent_again_has_only_the_time_that_is_left_here_and_on_the_server(
+    server: ApiServer, kube: Kube
+) -> None:
+    server.retry_after.extend(["1"])
+    await kube.apply(INTENT)
+    first, again = (int(request.partition("timeout=")[2].partition("ms")[0]) for request in server.requests)
+    assert first == 10_000
+    assert again <= 9_000
+
+
+async def test_a_pause_that_took_too_long_is_an_error_and_no_request_without_a_deadline(
+    server: ApiServer, kube: Kube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def sleep(seconds: float) -> None:  # as on a machine with too much to do
+        time.sleep(seconds + 1)  # noqa: ASYNC251
+
+    server.retry_after.extend(["1"])
+    monkeypatch.setattr(kube_module, "asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": sleep}))
+    with pytest.raises(KubeError, match="429"):
+        await kube.call("GET", SERVICE.path("default"), seconds=1.5)
+    assert len(server.requests) == 1
+
+
 async def test_a_write_is_not_sent_again_after_the_lease_was_lost(server: ApiServer, kube: Kube) -> None:
-    seconds = iter([15.0, 15.0, 0.0])
+    seconds = iter([15.0, 0.0])
     server.retry_after.extend(["1", "1"])
     with pytest.raises(NotLeadingError):
         await kube.gated(lambda: next(seconds)).apply(INTENT)

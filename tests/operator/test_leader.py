@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import time
+import weakref
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -23,6 +25,7 @@ from phasewise_operator.leader import Operator, first_to_end
 from phasewise_operator.lease_thread import LeaseThread
 from phasewise_operator.metrics import Metrics
 from phasewise_operator.settings import Settings
+from phasewise_operator.store import Store
 
 
 class Server(LeaseServer):
@@ -196,3 +199,26 @@ async def test_the_first_task_to_end_ends_the_others_and_is_logged(
         await first_to_end(goes_on(), ends(), goes_on())
     assert cancelled == [True, True]
     assert text in caplog.text
+
+
+async def test_who_stands_by_again_counts_no_services_and_keeps_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    stores: list[weakref.ref[Store]] = []
+    counts: list[float | None] = []
+    operator = terms(Server())
+
+    def services() -> float | None:
+        return operator.metrics.registry.get_sample_value("phasewise_operator_services")
+
+    class OneService:
+        def __init__(self, _kube: Kube, store: Store, *_: object) -> None:
+            store.put(INFERENCE_SERVICE, {"metadata": {"name": "chat", "namespace": "default", "uid": "u"}})
+            stores.append(weakref.ref(store))
+
+        async def run(self) -> None:
+            counts.append(services())
+            raise KubeError(410, "Expired", "the watch has ended")
+
+    monkeypatch.setattr(leader, "Watches", OneService)
+    await Operator._act(operator, operator.kube)
+    assert (counts, services()) == ([1.0], 0.0)
+    await until("the store is gone", lambda: gc.collect() >= 0 and stores[0]() is None)

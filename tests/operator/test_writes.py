@@ -12,6 +12,7 @@ from kubernetes.aio import client
 from tests.operator.conftest import until
 from tests.operator.lease_server import Clock
 
+from phasewise_operator import kube as kube_module
 from phasewise_operator.connection import Connection
 from phasewise_operator.kinds import DEPLOYMENT, Manifest
 from phasewise_operator.kube import CALL_SECONDS, Kube
@@ -97,6 +98,22 @@ async def test_a_write_whose_caller_is_cancelled_goes_on_and_is_awaited() -> Non
         async with asyncio.timeout(5):
             await finishing
         assert server.done == 1
+
+
+async def test_a_write_whose_caller_is_cancelled_still_counts_as_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kube_module, "WRITES", 1)
+    server = SlowServer()
+    async with serving(server) as kube:
+        cancelled = asyncio.create_task(kube.apply(CHILD))
+        await until("the write is in flight", lambda: server.begun)
+        cancelled.cancel()
+        await asyncio.gather(cancelled, return_exceptions=True)
+        following = asyncio.create_task(kube.apply(CHILD))
+        await asyncio.sleep(0.2)
+        assert len(server.begun) == 1
+        server.answer.set()
+        await following
+    assert len(server.begun) == 2
 
 
 async def test_a_read_goes_through_the_gate() -> None:

@@ -120,7 +120,9 @@ class Applier:
 
     async def _remove(self, live: Manifest) -> None:
         kind, meta = kind_of(live), live["metadata"]
-        await self.kube.delete(kind, meta["namespace"], meta["name"], meta["uid"])
+        if not await self.kube.delete(kind, meta["namespace"], meta["name"], meta["uid"]):
+            return
+        self.store.drop(kind, live)  # else each pass deletes it again until the watch shows that it has gone
         log.info("deleted %s %s/%s", kind.name, meta["namespace"], meta["name"])
 
 

@@ -111,7 +111,7 @@ class Reconciler:
             return Result(complete=False, requeue_after=NAMESPACE_SECONDS)
         now = _now()
         views = role_views(ctx, plan, observed, now)
-        updates = report.report(ctx, plan, observed, views, failures, recommendation)
+        updates = report.report(ctx, plan, observed, views, failures, recommendation, live.get("status", {}))
         status = status_of(ctx, plan, observed, views, updates, recommendation, live, now)
         held_back = await self.status.write(live, status, updates, now)
         await self.status.write_scalers(scaler_statuses(ctx, observed))

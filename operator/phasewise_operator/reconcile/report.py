@@ -6,7 +6,8 @@ What each condition means is in conditions.CONDITIONS.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 from phasewise_operator.api.pool import Replicas
 from phasewise_operator.api.spec import ScalingMode
@@ -53,11 +54,12 @@ def report(
     views: Mapping[str, RoleView],
     failures: Sequence[Failure],
     recommendation: Recommendation = NO_RECOMMENDATION,
+    before: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[ConditionUpdate]:
-    """`views`: what role_views returned for the same plan and observation."""
+    """`views`: what role_views returned for the same plan and observation. `before`: the status as it is stored."""
     roles = [_role_condition(v) for v in views.values()]
     stalled = _stalled(views, failures)
-    kv = [_kv_condition(plan, observed, recommendation)] if ctx.disaggregated else []
+    kv = [_kv_condition(plan, observed, recommendation, before)] if ctx.disaggregated else []
     return [
         _ready(ctx, [*roles, *kv], stalled),
         _model_condition(ctx, views),
@@ -117,7 +119,9 @@ def _model_condition(ctx: Context, views: Mapping[str, RoleView]) -> ConditionUp
     return ConditionUpdate(MODEL_READY, ConditionStatus.UNKNOWN, Reason.LOADING, text)
 
 
-def _kv_condition(plan: Plan, observed: Observed, recommendation: Recommendation) -> ConditionUpdate:
+def _kv_condition(
+    plan: Plan, observed: Observed, recommendation: Recommendation, before: Mapping[str, Any]
+) -> ConditionUpdate:
     if len({e.fingerprint for e in plan.engines}) > 1:
         text = (
             "prefill and decode cannot read each other's KV cache: make image, args and environment equal in both pools"
@@ -131,8 +135,22 @@ def _kv_condition(plan: Plan, observed: Observed, recommendation: Recommendation
     if good:
         text = "the last KV transfer of every prefill pod worked"
         return ConditionUpdate(KV_TRANSFER_READY, _TRUE, Reason.TRANSFERRED, text)
+    routers = recommendation.signals.routers if recommendation.signals else None
+    if (routers is None or routers.read < routers.of) and (known := _known_kv_condition(before)):
+        return known  # an operator that has just begun has not read all routers yet
     text = "no request has gone through both pools yet"
     return ConditionUpdate(KV_TRANSFER_READY, ConditionStatus.UNKNOWN, Reason.NO_TRAFFIC, text)
+
+
+def _known_kv_condition(before: Mapping[str, Any]) -> ConditionUpdate | None:
+    """What routers have said earlier."""
+    reasons = (Reason.TRANSFERRED, Reason.KV_PARAMETERS_MISSING)
+    found = (c for c in before.get("conditions", []) if c["type"] == KV_TRANSFER_READY and c["reason"] in reasons)
+    known = next(found, None)
+    if known is None:
+        return None
+    status = ConditionStatus(known["status"])
+    return ConditionUpdate(KV_TRANSFER_READY, status, known["reason"], known["message"], provisional=True)
 
 
 def _stalled(views: Mapping[str, RoleView], failures: Sequence[Failure]) -> ConditionUpdate:

@@ -81,9 +81,10 @@ class Api:
             self.objects[kind.name, meta["name"]] = copy.deepcopy(live)
         return live
 
-    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> bool:
         self._write(f"delete {kind.name} {name}", kind.name)
         del self.objects[kind.name, name]
+        return True
 
     def _write(self, what: str, kind: str) -> None:
         if kind in self.faults:

@@ -69,8 +69,10 @@ def report(
     now: Observed,
     failures: list[Failure],
     recommendation: Recommendation = NO_RECOMMENDATION,
+    before: Manifest | None = None,
 ) -> list[ConditionUpdate]:
-    return report_module.report(ctx, plan, now, role_views(ctx, plan, now, NOW), failures, recommendation)
+    views = role_views(ctx, plan, now, NOW)
+    return report_module.report(ctx, plan, now, views, failures, recommendation, before or {})
 
 
 def by_type(updates: list[ConditionUpdate]) -> dict[str, tuple[str, str]]:

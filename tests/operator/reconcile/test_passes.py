@@ -58,6 +58,20 @@ async def test_nothing_is_deleted_while_a_deployment_cannot_be_written(
     assert not any(w.startswith("delete") for w in api.writes)
 
 
+async def test_what_was_deleted_is_not_deleted_again_while_the_watch_is_late(
+    api: Api, worker: Worker, user_applies: Apply
+) -> None:
+    user_applies(prefill={})
+    await one_pass(worker)
+    user_applies(generation=2)
+    for _ in range(3):
+        worker.queue.add(KEY)
+        await one_pass(worker)
+    deleted = [w for w in api.writes if w.startswith("delete")]
+    assert deleted
+    assert len(deleted) == len(set(deleted))
+
+
 async def test_somebody_elses_object_is_left_alone(api: Api, worker: Worker, user_applies: Apply) -> None:
     theirs = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "chat", "namespace": "default"}, "spec": 1}
     api.objects["Service", "chat"] = copy.deepcopy(theirs)

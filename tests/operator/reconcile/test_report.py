@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.operator.conftest import MakeContext
 from tests.operator.reconcile.live_objects import NOW, by_type, observed, report
+from tests.operator.scaling.policy.signal_factory import make_signals
 
 from phasewise_operator.api.status import ConditionStatus
 from phasewise_operator.kinds import Manifest
@@ -16,7 +19,7 @@ from phasewise_operator.reconcile.report import refused
 from phasewise_operator.reconcile.role_views import role_views
 from phasewise_operator.reconcile.status import status_of
 from phasewise_operator.render.context import Context
-from phasewise_operator.scaling.types import Recommendation, SizeDecision
+from phasewise_operator.scaling.types import NO_RECOMMENDATION, Coverage, Recommendation, SizeDecision
 
 
 def test_the_reason_of_a_pod_goes_up_to_ready(make_context: MakeContext) -> None:
@@ -84,6 +87,7 @@ def test_a_child_that_cannot_be_written_is_reported(failure: Failure, stalled: s
         assert found["Ready"] == ("False", failure.reason)
 
 
+GOOD = frozenset({"prefill-0"})
 KV_CASES = [
     (Recommendation(), "Unknown", "NoTraffic", "True"),
     (Recommendation(kv_transfer_succeeded=frozenset({"prefill-0"})), "True", "Transferred", "True"),
@@ -104,6 +108,26 @@ def test_kv_transfer_is_ready_on_evidence_alone(
     found = by_type(report(ctx, plan, observed(plan, ready=2), [], recommendation))
     assert found["KVTransferReady"] == (status, reason)
     assert found["Ready"][0] == ready
+
+
+@pytest.mark.parametrize("known", [Recommendation(kv_transfer_succeeded=GOOD), Recommendation(kv_transfer_failed=GOOD)])
+def test_what_was_known_of_kv_transfer_stays_until_an_operator_that_begins_has_read_the_routers(
+    known: Recommendation, make_context: MakeContext
+) -> None:
+    ctx = make_context(prefill={"replicas": {"min": 1, "max": 1}})
+    plan = make_plan(ctx, Observed())
+    live = observed(plan, ready=1)
+
+    def shown(recommendation: Recommendation, before: Manifest) -> Manifest:
+        updates = report(ctx, plan, live, [], recommendation, before)
+        return {"conditions": [c.to_json() for c in conditions(updates, 1, before, NOW)]}
+
+    measured = make_signals({}, arrivals=0.0)
+    before = shown(replace(known, signals=measured), {})
+    assert shown(NO_RECOMMENDATION, before) == before
+    assert shown(Recommendation(signals=replace(measured, routers=Coverage(0, 1))), before) == before
+    after = by_type(report(ctx, plan, live, [], Recommendation(signals=measured), before))
+    assert after["KVTransferReady"] == ("Unknown", "NoTraffic")
 
 
 def test_a_pool_that_grows_stays_ready(make_context: MakeContext) -> None:

@@ -35,8 +35,10 @@ def usable(now: float, pools: Sequence[PoolState], signals: Signals | None) -> S
     | nothing was ever read                    | NoSignal   |
     | no router is ready                       | NoRouter   |
     | the newest older than MAX_AGE            | Stale      |
-    | routers or a pool read at most by half   | Unreadable |
     | load window shorter than MIN_WINDOW      | NoSignal   |
+    | routers or a pool read at most by half   | Unreadable |
+
+    So what a single round could not read is no fault yet: the first one of an operator that begins is its busiest.
     """
     if signals is None or (signals.at == 0 and signals.routers.of > 0):
         return Insufficient(NO_SIGNAL, "Sizes are held: nothing has been read yet.")
@@ -46,10 +48,10 @@ def usable(now: float, pools: Sequence[PoolState], signals: Signals | None) -> S
         return Insufficient(
             STALE, f"Sizes are held: the newest sample is older than {seconds(MAX_AGE)}; see why scrapes fail."
         )
-    if missing := _unreadable(pools, signals):
-        return Insufficient(UNREADABLE, f"Sizes are held: {missing}.")
     if signals.load_window < MIN_WINDOW:
         return Insufficient(NO_SIGNAL, f"Sizes are held until {seconds(MIN_WINDOW)} of traffic have been watched.")
+    if missing := _unreadable(pools, signals):
+        return Insufficient(UNREADABLE, f"Sizes are held: {missing}.")
     return signals
 
 

@@ -18,6 +18,7 @@ from phasewise_operator.scaling.types import Coverage, Signals
         (busy(4, 4, rate=50), 11, "Stale", "older than 10 s"),
         (busy(4, 4, rate=50, load_window=0.0), 0, "NoSignal", "watched"),
         (busy(4, 4, rate=50, routers=Coverage(1, 2)), 0, "Unreadable", "1 of 2 routers cannot be scraped"),
+        (busy(4, 4, rate=50, load_window=0.0, routers=Coverage(1, 2)), 0, "NoSignal", "watched"),
         (busy(4, 4, rate=50, routers=Coverage(0, 0)), 0, "NoRouter", "no router is ready"),
         (
             make_signals({"prefill": pods("prefill", 2, read=1), "decode": pods("decode", 4)}, arrivals=50.0),
