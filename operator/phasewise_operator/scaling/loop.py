@@ -292,7 +292,9 @@ def _decides(ctx: Context) -> bool:
 
 
 def _actionable(recommendation: Recommendation) -> object:
-    """What the reconciler acts on at once: not figures, not why a size stays, and not that nothing is known yet."""
+    """What the reconciler acts on at once: not figures, not why a size stays, and not that nothing is known yet. What
+    was decided for another generation it did not act on."""
     known = {role: d for role, d in recommendation.decisions.items() if d.reason != NO_SIGNAL}
     sizes = {role: (d.desired, d.sufficient, d.limit) for role, d in known.items()}
-    return sizes, recommendation.kv_transfer_succeeded, recommendation.kv_transfer_failed
+    generation = recommendation.generation if known else 0
+    return sizes, generation, recommendation.kv_transfer_succeeded, recommendation.kv_transfer_failed

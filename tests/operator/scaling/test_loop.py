@@ -135,6 +135,19 @@ async def test_the_reconciler_is_not_asked_too_early(stage: Stage, monkeypatch: 
     assert len(stage.queue) == 0
 
 
+@pytest.mark.usefixtures("quick")
+async def test_the_reconciler_is_asked_for_each_generation_that_a_size_was_decided_for(stage: Stage) -> None:
+    """Until then it may have held what an older generation's decision was to change."""
+    await until("sizes are decided", lambda: len(stage.queue) == 1 and reasons(stage) != {"NoSignal"})
+    stage.queue.done(await stage.queue.get())
+    before = stage.recommendation.decisions
+    stage.apply(service(generation=2))
+    await until("a round with the new spec", lambda: stage.recommendation.generation == 2)
+    after = stage.recommendation.decisions
+    assert {role: d.desired for role, d in after.items()} == {role: d.desired for role, d in before.items()}
+    assert await asyncio.wait_for(stage.queue.get(), 1) == KEY
+
+
 def router_pod(ready: bool, version: str, name: str = "router-0") -> dict[str, Any]:
     status = {"podIP": ADDRESSES["router"], "conditions": [{"type": "Ready", "status": str(ready)}]}
     return child(name, "router", status=status, metadata={"resourceVersion": version})
