@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Final
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from phasewise_operator.api.base import ApiModel
 from phasewise_operator.api.durations import Duration
 
 UNOBSERVED: Final = -1
 """observedGeneration of a new object: no generation equals it, so kstatus and Flux do not take it for reconciled."""
-Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+
+
+def _time(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError(f"{text} names no time zone")
+    return text
+
+
+Time = Annotated[str, AfterValidator(_time), Field(json_schema_extra={"format": "date-time"})]
 """A point in time as the API server writes it (RFC 3339, UTC)."""
 
 
