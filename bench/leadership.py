@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -99,7 +99,7 @@ async def restart(kube: Kube, log: Path, number: signal.Signals, rounds: int) ->
 
 
 @contextmanager
-def busy_processes() -> Iterator[None]:
+def busy_processes() -> Generator[None]:
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(BUSY_PROCESSES)]
     try:
         yield
@@ -136,10 +136,16 @@ async def busy(kube: Kube, log: Path, seconds: int) -> None:
 
 async def releases(kube: Kube, log: Path) -> None:
     """Ends with an error where two lead that must not, or where one that should does not."""
+    with contextlib.ExitStack() as running:
+        await _releases(kube, log, running)
 
+
+async def _releases(kube: Kube, log: Path, running: contextlib.ExitStack) -> None:
     def begin(name: str, namespace: str, watched: str = "") -> OperatorProcess:
         lease = f"{name}-phasewise-operator"
-        return OperatorProcess(name, namespace, log.with_suffix(f".{name}"), lease, watched)
+        begun = OperatorProcess(name, namespace, log.with_suffix(f".{name}"), lease, watched)
+        running.callback(begun.end)
+        return begun
 
     first = begin("first", NAMESPACE)
     first.wait_for("leading as first")
@@ -162,8 +168,6 @@ async def releases(kube: Kube, log: Path) -> None:
         await until_applied(kube, name, "50m", namespace)
         await kube.delete(INFERENCE_SERVICE, namespace, name, live["metadata"]["uid"])
     print("two in one namespace, with a namespace each: both lead, and each made its service's children")
-    for operator in (third, fourth):
-        operator.end()
 
 
 async def transitions(kube: Kube) -> int:

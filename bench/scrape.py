@@ -29,11 +29,12 @@ SIDE_BY_SIDE = 4
 
 
 def sample_pages() -> dict[str, bytes]:
-    """By role."""
+    """By role, as a router and an engine's launcher answer."""
     registry = CollectorRegistry()
     Counter(contract.METRIC_ARRIVALS, "Requests read.", registry=registry)
+    up = f"# TYPE {contract.METRIC_ENGINE_UP} gauge\n{contract.METRIC_ENGINE_UP} 1\n"
     return {
-        contract.DECODE: (SAMPLES / "vllm-0.32-decode.txt").read_bytes(),
+        contract.DECODE: up.encode() + (SAMPLES / "vllm-0.32-decode.txt").read_bytes(),
         contract.ROUTER: (SAMPLES / "router-before-arrivals.txt").read_bytes() + generate_latest(registry),
     }
 

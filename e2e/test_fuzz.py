@@ -21,9 +21,11 @@ CANARY_SECONDS = 5.0
 
 @pytest.fixture
 def namespace(phasewise: None) -> Iterator[str]:
-    quota(NAMESPACE)
-    yield NAMESPACE
-    cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=120s")
+    try:
+        quota(NAMESPACE)
+        yield NAMESPACE
+    finally:
+        cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=120s")
 
 
 def test_no_object_takes_the_operator_down_or_keeps_it_from_another_service(namespace: str) -> None:

@@ -174,13 +174,22 @@ _MEASURES = st.fixed_dictionaries(
     {},
     optional={name: st.sampled_from(STRINGS) for name in ("target", "measured", "summary", "lastSampleTime")},
 )
+_NEARLY = st.fixed_dictionaries(
+    {"target": st.just("500ms"), "summary": st.sampled_from(["400ms/500ms", "-/500ms"])},
+    optional={
+        name: st.sampled_from((*STRINGS, "2026-01-01T00:00:00", "0s")) for name in ("measured", "lastSampleTime")
+    },
+)
+"""A measure that lacks nothing: what lacks a field is left out before its values are looked at."""
 _STATUSES = st.fixed_dictionaries(
     {},
     optional={
         "conditions": _CONDITIONS | JUNK,
         "observedGeneration": st.sampled_from([0, 1, None, 10**9]),
         **dict.fromkeys(contract.ENGINE_ROLES, _POOL_STATUSES | JUNK),
-        "slo": st.fixed_dictionaries({}, optional={"ttft": _MEASURES | JUNK, "itl": _MEASURES}) | JUNK,
+        "slo": st.fixed_dictionaries({"ttft": _NEARLY, "itl": _NEARLY})
+        | st.fixed_dictionaries({}, optional={"ttft": _MEASURES | JUNK, "itl": _MEASURES})
+        | JUNK,
         "scaling": st.fixed_dictionaries({}, optional={"decisions": _DECISIONS | JUNK, "fresh": JUNK}) | JUNK,
         "router": JUNK,
         "model": JUNK,

@@ -11,8 +11,9 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from e2e import cluster
 from e2e.fuzz.edits import Case
@@ -20,15 +21,19 @@ from e2e.fuzz.specs import BASES, NOWHERE, Json
 from phasewise_operator.kinds import BY_NAME, CHILD_KINDS, INFERENCE_SERVICE, POD, Kind, Manifest
 from phasewise_operator.kube import Kube
 from phasewise_operator.kube_errors import KubeError
+from phasewise_operator.observed import owner_uid
 from phasewise_runtime import contract
 
 CANARY_SECONDS = 2.0
 SETTLE_SECONDS = 20.0
 START_SECONDS = 60.0
 WORKERS = 4
+Child: TypeAlias = tuple[str, str]
+"""Kind and name."""
 LIVE_SERVICES = 24
 """Mutated services at once; the oldest goes first."""
-NAMES_FIELD = re.compile(r"\b(spec|metadata)\b")
+NAMES_FIELD = re.compile(r"\b(spec|metadata)\.[A-Za-z]")
+"""Which one of the spec: the word alone helps nobody."""
 _MERGE = "application/merge-patch+json"
 
 
@@ -45,8 +50,8 @@ class Fuzz:
     services: list[str] = field(default_factory=list[str])
     subjects: list[str] = field(default_factory=list[str])
     """Services whose children, pods and status are edited."""
-    children: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
-    """Of each subject, by kind, as the operator made them."""
+    children: dict[str, set[Child]] = field(default_factory=dict[str, "set[Child]"])
+    """Of each subject, as the operator made them."""
 
     # --- the canary ----------------------------------------------------------------------------------------
     async def canary(self) -> None:
@@ -55,9 +60,11 @@ class Fuzz:
             patch = {"spec": {"scaling": {"scaleDownStabilization": f"{300 + number % 60}s"}}}
             live = await self.patch(INFERENCE_SERVICE, "canary", patch)
             began = time.monotonic()
-            if not await self.observed("canary", live["metadata"]["generation"], SETTLE_SECONDS):
-                self.faults.append(f"the canary's change was not observed in {SETTLE_SECONDS:g} s")
-            self.delays.append(time.monotonic() - began)
+            try:
+                if not await self.observed("canary", live["metadata"]["generation"], SETTLE_SECONDS):
+                    self.faults.append(f"the canary's change was not observed in {SETTLE_SECONDS:g} s")
+            finally:  # the run may end before: the change took as long at the least
+                self.delays.append(time.monotonic() - began)
             await asyncio.sleep(0.3)
 
     async def observed(self, name: str, generation: int, seconds: float) -> Manifest | None:
@@ -184,25 +191,32 @@ class Fuzz:
         for name in (*self.subjects, "canary"):
             if not await self.observed(name, 1, START_SECONDS):
                 raise cluster.ClusterError(f"the operator did not look at {name} in {START_SECONDS:g} s")
-        self.children = {name: await self._kinds(name) for name in self.subjects}
+        self.children = {name: await self._children_of(name) for name in self.subjects}
 
-    async def _kinds(self, service: str) -> Counter[str]:
+    async def _children_of(self, service: str) -> set[Child]:
         labels = f"{contract.LABEL_MANAGED_BY}={contract.MANAGED_BY},{contract.LABEL_SERVICE}={service}"
         listings = [await self.kube.list(kind, self.namespace, labelSelector=labels) for kind in CHILD_KINDS]
-        return Counter({kind.name: len(found.items) for kind, found in zip(CHILD_KINDS, listings, strict=True)})
+        listed = zip(CHILD_KINDS, listings, strict=True)
+        return {(kind.name, live["metadata"]["name"]) for kind, found in listed for live in found.items}
 
     async def check_repaired(self) -> None:
-        """Every subject has the children that it had before anybody edited them, or says whose its child is now: of one
-        that lost its owner, its labels and its managedFields nobody can tell."""
+        """Every subject has the children that it had before anybody edited them. Of one that lost its owner, its labels
+        and its managedFields nobody can tell whose it is: it stays as it is, and Stalled names it, or another such."""
         due = time.monotonic() + SETTLE_SECONDS
         for name, expected in self.children.items():
-            while (found := await self._kinds(name)) != expected and time.monotonic() < due:
+            while (found := await self._children_of(name)) != expected and time.monotonic() < due:
                 await asyncio.sleep(0.2)
-            live = await self.kube.get(INFERENCE_SERVICE, self.namespace, name)
-            conditions = ((live or {}).get("status") or {}).get("conditions") or []
-            stalled = {c.get("reason") for c in conditions if c.get("type") == "Stalled"}
-            if found != expected and "NameConflict" not in stalled:
-                self.faults.append(f"the children of {name} are {dict(found)}, not {dict(expected)}")
+            if found == expected:
+                continue
+            service = await self.kube.get(INFERENCE_SERVICE, self.namespace, name) or {}
+            missing, more = expected - found, found - expected
+            gone = [child for child in missing if not await self._is_of_another(service, *child)]
+            if gone or more or not names_conflict(service, missing):
+                self.faults.append(f"the children of {name}: {sorted(missing)} are missing, {sorted(more)} are new")
+
+    async def _is_of_another(self, service: Manifest, kind: str, name: str) -> bool:
+        live = await self.kube.get(BY_NAME[kind], self.namespace, name)
+        return live is not None and owner_uid(live) != service.get("metadata", {}).get("uid")
 
     async def run(self, played: Sequence[Case]) -> None:
         """Play the cases, some at once, while the canary is changed."""
@@ -220,6 +234,14 @@ class Fuzz:
             for task in (canary, *workers):
                 task.cancel()
             await asyncio.gather(canary, *workers, return_exceptions=True)
+
+
+def names_conflict(service: Manifest, missing: Collection[Child]) -> bool:
+    """Whether the condition Stalled names one of these children as somebody else's; it never names more than one."""
+    conditions = (service.get("status") or {}).get("conditions") or []
+    stalled = next((c for c in conditions if c.get("type") == "Stalled"), {})
+    named = str(stalled.get("message")).partition(": ")[0]
+    return stalled.get("reason") == "NameConflict" and named in {f"{kind} {name}" for kind, name in missing}
 
 
 async def first_error(canary: asyncio.Task[None], *workers: asyncio.Task[None]) -> None:

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from phasewise_operator.api.spec import ScalingMode
 from phasewise_operator.kinds import POD, Manifest
-from phasewise_operator.observed import Observed, PodView
+from phasewise_operator.observed import Observed
 from phasewise_operator.queue import WorkQueue
 from phasewise_operator.render.context import Context, Images
 from phasewise_operator.scaling.metrics import ScalingMetrics
@@ -143,16 +143,18 @@ class _Follower:
         self._changed = asyncio.Event()
 
     def take_change(self, live: Manifest) -> None:
-        """Another spec, parsed in the next round, or a first router that is ready: the next round does not wait."""
+        """Another spec, parsed in the next round, or a router more that is ready: the next round does not wait."""
         if live["metadata"]["generation"] != self._generation:
             self._generation, self._unparsed = live["metadata"]["generation"], live
             self._changed.set()
-        elif not self._routers and self._ctx and not self._changed.is_set() and self._has_router():
+        elif self._ctx and not self._changed.is_set() and self._has_new_router():
             self._changed.set()
 
-    def _has_router(self) -> bool:
-        pods = map(PodView.of, self._deps.store.children(self._key, POD))
-        return any(p.role == contract.ROUTER and p.ready and not p.deleting for p in pods)
+    def _has_new_router(self) -> bool:
+        """Whether requests may come to a router that is not waited on."""
+        pods, known = self._deps.store.children(self._key, POD), {router.uid for router in self._routers}
+        routers = [p for p in pods if p["metadata"]["labels"].get(contract.LABEL_ROLE) == contract.ROUTER]
+        return any(t.uid not in known for t in scrape_targets(Observed.of(routers, self.uid))[0])
 
     async def follow(self) -> None:
         due: float | None = None
@@ -290,7 +292,9 @@ def _decides(ctx: Context) -> bool:
 
 
 def _actionable(recommendation: Recommendation) -> object:
-    """What the reconciler acts on at once: not figures, not why a size stays, and not that nothing is known yet."""
+    """What the reconciler acts on at once: not figures, not why a size stays, and not that nothing is known yet. What
+    was decided for another generation it did not act on."""
     known = {role: d for role, d in recommendation.decisions.items() if d.reason != NO_SIGNAL}
     sizes = {role: (d.desired, d.sufficient, d.limit) for role, d in known.items()}
-    return sizes, recommendation.kv_transfer_succeeded, recommendation.kv_transfer_failed
+    generation = recommendation.generation if known else 0
+    return sizes, generation, recommendation.kv_transfer_succeeded, recommendation.kv_transfer_failed

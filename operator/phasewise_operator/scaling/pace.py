@@ -30,6 +30,9 @@ LONGEST_STRETCH: Final = 4.0
 """Eight seconds: with more, gauges would be out of date (history.FRESH)."""
 SMOOTHING: Final = 16
 """Rounds over which the lag is averaged: a single late one changes nothing."""
+RECOVERY_SECONDS: Final = 10.0
+"""A lag that has passed is forgotten in some three times this, where few rounds are made: of a single service sixteen
+take two minutes."""
 
 
 class Pace:
@@ -37,6 +40,7 @@ class Pace:
         self._slots = asyncio.Semaphore(ROUNDS_AT_ONCE)
         self._first = asyncio.Semaphore(FIRST_ROUNDS_AT_ONCE)
         self._lag = math.nan
+        self._noted = 0.0
         self._gauge = lag
         lag.set(math.nan)
 
@@ -56,5 +60,9 @@ class Pace:
             yield
 
     def began_late(self, seconds: float) -> None:
-        self._lag = seconds if math.isnan(self._lag) else self._lag + (seconds - self._lag) / SMOOTHING
+        now, weight = time.monotonic(), 1 / SMOOTHING
+        if seconds < self._lag:
+            weight = max(weight, min(1.0, (now - self._noted) / RECOVERY_SECONDS))
+        self._noted = now
+        self._lag = seconds if math.isnan(self._lag) else self._lag + (seconds - self._lag) * weight
         self._gauge.set(self._lag)

@@ -148,6 +148,18 @@ def test_of_a_stored_status_what_can_be_read_is_read(stored: object, readable: d
     assert InferenceServiceStatus.readable(stored) == readable
 
 
+@pytest.mark.parametrize("time", ["x", "", "2026-13-01T00:00:00Z", "2026-01-02", "2026-01-02T03:04:05"])
+def test_of_a_stored_status_a_time_that_is_none_is_left_out(time: str) -> None:
+    """The age of a measurement is computed from it, in each pass."""
+    measure = {"target": "500ms", "measured": "400ms", "summary": "400ms/500ms"}
+    stored = {
+        "slo": {"ttft": {**measure, "lastSampleTime": time}, "itl": measure},
+        "conditions": [{**CONDITION, "lastTransitionTime": time}],
+        "scaling": {"decisions": [{**DECISION, "time": time}]},
+    }
+    assert InferenceServiceStatus.readable(stored)["slo"] == {"ttft": measure, "itl": measure}
+
+
 def test_models_cannot_be_changed() -> None:
     spec = InferenceServiceSpec.model_validate(MINIMAL)
     with pytest.raises(ValidationError):

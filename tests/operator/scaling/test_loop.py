@@ -135,9 +135,22 @@ async def test_the_reconciler_is_not_asked_too_early(stage: Stage, monkeypatch: 
     assert len(stage.queue) == 0
 
 
-def router_pod(ready: bool, version: str) -> dict[str, Any]:
+@pytest.mark.usefixtures("quick")
+async def test_the_reconciler_is_asked_for_each_generation_that_a_size_was_decided_for(stage: Stage) -> None:
+    """Until then it may have held what an older generation's decision was to change."""
+    await until("sizes are decided", lambda: len(stage.queue) == 1 and reasons(stage) != {"NoSignal"})
+    stage.queue.done(await stage.queue.get())
+    before = stage.recommendation.decisions
+    stage.apply(service(generation=2))
+    await until("a round with the new spec", lambda: stage.recommendation.generation == 2)
+    after = stage.recommendation.decisions
+    assert {role: d.desired for role, d in after.items()} == {role: d.desired for role, d in before.items()}
+    assert await asyncio.wait_for(stage.queue.get(), 1) == KEY
+
+
+def router_pod(ready: bool, version: str, name: str = "router-0") -> dict[str, Any]:
     status = {"podIP": ADDRESSES["router"], "conditions": [{"type": "Ready", "status": str(ready)}]}
-    return child("router-0", "router", status=status, metadata={"resourceVersion": version})
+    return child(name, "router", status=status, metadata={"resourceVersion": version})
 
 
 @pytest.mark.usefixtures("quick")
@@ -154,6 +167,22 @@ async def test_a_service_without_a_router_is_left_alone_until_one_is_ready(stage
     stage.store.put(POD, router_pod(True, "99"))
     stage.loop.service_changed(KEY)
     await until("rounds go on", lambda: reasons(stage) != {"NoRouter"}, seconds=loop.STARTING_SECONDS / 2)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_router_more_of_an_idle_service_is_waited_on_too(stage: Stage) -> None:
+    """It may get all requests, while the others get none for minutes."""
+    router = stage.pods["router"]
+    await until("the loop waits on the router", lambda: router.waits > 0)
+    scrapes = router.scrapes
+    for number in range(5):
+        stage.store.put(POD, router_pod(False, str(number + 2), "router-1"))
+        stage.loop.service_changed(KEY)
+        await asyncio.sleep(0.02)
+    assert router.scrapes == scrapes, "one that is not ready gets no requests"
+    stage.store.put(POD, router_pod(True, "99", "router-1"))
+    stage.loop.service_changed(KEY)
+    await until("both are scraped", lambda: router.scrapes >= scrapes + 2, seconds=5)
 
 
 def reasons(stage: Stage) -> set[str]:

@@ -69,3 +69,18 @@ async def test_no_more_rounds_run_at_once_than_there_are_slots(
     ended.set()
     await asyncio.gather(*rounds)
     assert (len(seen), max(seen)) == (10, 3)
+
+
+@pytest.mark.parametrize("late", [3.0, 30.0])
+def test_a_single_service_is_looked_at_as_often_as_before_soon_after_a_stall(
+    late: float, shared: Pace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few rounds are made of it, so that an average over rounds alone would remember the stall for minutes."""
+    now = 1000.0
+    monkeypatch.setattr(pace.time, "monotonic", lambda: now)
+    shared.began_late(late)
+    assert shared.stretch == LONGEST_STRETCH
+    while shared.stretch > 1.0:
+        now += 2.0 * shared.stretch
+        shared.began_late(0.0)
+    assert now - 1000.0 < 60
