@@ -27,10 +27,10 @@ from phasewise_runtime import contract
 FILES = (
     "test_crds",
     "test_stored_objects",
-    "test_fuzz",
     "test_conditions",
     "test_scaling",
     "test_reconcile",
+    "test_fuzz",
     "test_network",
     "test_admission",
     "test_serving",

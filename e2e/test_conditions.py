@@ -68,14 +68,15 @@ def with_taken_name() -> kube.Object:
 
 @pytest.fixture(scope="module", autouse=True)
 def services(phasewise: None) -> Iterator[None]:
-    made = (without_secret, without_model, without_image, with_unknown_argument, with_typo, with_taken_name)
+    made = (without_secret, without_model, without_image, with_unknown_argument, with_taken_name)
     manifests = [make() for make in made]
     service.make_namespace(NAMESPACE)
     cluster.kubectl("-n", NAMESPACE, "create", "service", "clusterip", "taken", "--tcp=1:1")
     kube.apply(yaml.safe_dump_all(manifests), NAMESPACE)
     yield
-    names = [manifest["metadata"]["name"] for manifest in manifests]
-    cluster.kubectl("-n", NAMESPACE, "delete", "infsvc", *names, "--cascade=foreground", "--timeout=120s")
+    names = ["typo", *(manifest["metadata"]["name"] for manifest in manifests)]
+    options = ("--cascade=foreground", "--ignore-not-found", "--timeout=120s")
+    cluster.kubectl("-n", NAMESPACE, "delete", "infsvc", *names, *options)
     for kind, name in (("secret", "my-keys"), ("service", "taken")):
         cluster.kubectl("-n", NAMESPACE, "delete", kind, name, "--ignore-not-found")
 
@@ -135,7 +136,15 @@ def test_an_engine_argument_that_vllm_refuses_is_named_as_soon_as_the_engine_end
         assert seconds_until_stalled("bad-argument", ended["finishedAt"]) <= NAMED_SECONDS
 
 
+def test_a_child_of_somebody_else_with_our_name_is_left_as_it_is() -> None:
+    wait_for("Stalled", stalled("taken", "NameConflict"), SECONDS)
+    assert kube.get("service", "taken", NAMESPACE)["spec"]["ports"][0]["port"] == 1
+    cluster.kubectl("-n", NAMESPACE, "delete", "service", "taken")
+    wait_for("no longer stalled", no_longer_stalled("taken"), SECONDS)
+
+
 def test_a_field_that_a_template_does_not_have_is_named_as_the_user_wrote_it() -> None:
+    kube.apply(yaml.safe_dump(with_typo()), NAMESPACE)
     message = wait_for("Stalled", stalled("typo"), SECONDS)
     assert "spec.decode.template.spec.tolerations[0].keyz" in message
     assert any("spec.decode.template.spec.tolerations[0].keyz" in note for note in events_of("typo"))
@@ -143,10 +152,3 @@ def test_a_field_that_a_template_does_not_have_is_named_as_the_user_wrote_it() -
     assert seconds_until_stalled("typo", live["metadata"]["creationTimestamp"]) <= NAMED_SECONDS
     kube.patch("infsvc", "typo", {"spec": {"decode": {"template": None}}}, NAMESPACE)
     wait_for("no longer stalled", no_longer_stalled("typo"), SECONDS)
-
-
-def test_a_child_of_somebody_else_with_our_name_is_left_as_it_is() -> None:
-    wait_for("Stalled", stalled("taken", "NameConflict"), SECONDS)
-    assert kube.get("service", "taken", NAMESPACE)["spec"]["ports"][0]["port"] == 1
-    cluster.kubectl("-n", NAMESPACE, "delete", "service", "taken")
-    wait_for("no longer stalled", no_longer_stalled("taken"), SECONDS)
