@@ -11,8 +11,8 @@ from phasewise_operator.scaling.types import Coverage, PoolState, Signals
 MAX_AGE = 10.0
 """Seconds: five scrapes in a row have failed."""
 MIN_WINDOW = 3.5
-"""Seconds, nearly two scrape intervals: in a single one, streams that end together look like a rate, and an operator that
-has just begun would act on it."""
+"""Seconds, nearly two scrape intervals: in a single one, streams that end together look like a rate, and an operator
+that has just begun would act on it."""
 MIN_SHARE = 0.5
 """At half of the pods or fewer, what was read says less than what was not."""
 
