@@ -7,11 +7,13 @@ nothing in the store may be changed in place.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from phasewise_operator.kinds import INFERENCE_SERVICE, POD, Kind, Manifest
+from phasewise_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD, POOL_SCALER, Kind, Manifest
+from phasewise_operator.live_values import mapping
 from phasewise_runtime import contract
 
 _META: Final = frozenset({
@@ -27,7 +29,10 @@ _PASSED: Final = frozenset({"Initialized", "ContainersReady", "PodReadyToStartCo
 
 
 def trim(kind: Kind, manifest: Manifest) -> Manifest:
-    """A copy, with `kind` and `apiVersion`. managedFields: only our own apply, its fields as JSON text."""
+    """A copy, with `kind` and `apiVersion`. managedFields: only our own apply, its fields as JSON text.
+
+    Drift is found in managedFields, so of most children the metadata is enough.
+    """
     live: dict[str, Any] = manifest["metadata"]
     meta = {key: value for key, value in live.items() if key in _META}
     head: Manifest = {"apiVersion": kind.api_version, "kind": kind.name, "metadata": meta}
@@ -37,7 +42,18 @@ def trim(kind: Kind, manifest: Manifest) -> Manifest:
         meta["annotations"] = {k: v for k, v in meta["annotations"].items() if k != _LAST_APPLIED}
     if kind is not INFERENCE_SERVICE:
         meta["managedFields"] = [_as_text(m) for m in live.get("managedFields") or () if _is_our_apply(m)]
-    return {**manifest, **head}
+    if kind in (INFERENCE_SERVICE, POOL_SCALER):
+        return {**manifest, **head}
+    return {**head, **_trim_deployment(manifest)} if kind is DEPLOYMENT else head
+
+
+def _trim_deployment(manifest: Manifest) -> Manifest:
+    """Its pods' spec as JSON text: it is read only to apply an old revision again (managed_fields.extract)."""
+    spec, status = dict(mapping(manifest.get("spec"))), dict(mapping(manifest.get("status")))
+    template = dict(mapping(spec.get("template")))
+    if isinstance(template.get("spec"), dict):
+        spec["template"] = {**template, "spec": json.dumps(template["spec"], separators=(",", ":"))}
+    return {"spec": spec, "status": status}
 
 
 def _is_our_apply(entry: Mapping[str, Any]) -> bool:
@@ -46,10 +62,10 @@ def _is_our_apply(entry: Mapping[str, Any]) -> bool:
 
 
 def _as_text(entry: Mapping[str, Any]) -> Manifest:
-    """A tree of a hundred small dicts takes ten times the memory of its text."""
+    """A tree of a hundred small dicts takes ten times the memory of its text, which many services have in common."""
     fields = entry.get("fieldsV1", {})
     text = fields if isinstance(fields, str) else json.dumps(fields, separators=(",", ":"))
-    return {"manager": entry["manager"], "operation": entry["operation"], "fieldsV1": text}
+    return {"manager": entry["manager"], "operation": entry["operation"], "fieldsV1": sys.intern(text)}
 
 
 def _trim_pod(manifest: Manifest, meta: Manifest) -> Manifest:

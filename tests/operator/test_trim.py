@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from phasewise_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD, Manifest
+from phasewise_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD, POOL_SCALER, SERVICE, Manifest
 from phasewise_operator.observed import PodView
 from phasewise_operator.reconcile.managed_fields import extract, owned_fields, owns
 from phasewise_operator.reconcile.observe import _is_creating
@@ -83,6 +83,18 @@ def test_of_a_child_our_own_fields_are_kept_and_drift_is_seen_as_before() -> Non
     assert extract(slim) == extract(DEPLOYED)
     assert owns(owned_fields(slim), extract(DEPLOYED))
     assert trim(DEPLOYMENT, slim) == slim
+
+
+def test_of_a_child_that_is_compared_by_its_metadata_alone_nothing_else_is_kept() -> None:
+    slim = trim(SERVICE, {"metadata": {"name": "s", "namespace": "default"}, "spec": {"ports": [{"port": 80}]}})
+    assert slim.keys() == {"apiVersion", "kind", "metadata"}
+    scaler = trim(POOL_SCALER, {"metadata": {"name": "s", "namespace": "default"}, "spec": {"replicas": 2}})
+    assert scaler["spec"] == {"replicas": 2}
+
+
+def test_the_fields_that_many_children_have_in_common_are_kept_once() -> None:
+    first, second = (trim(DEPLOYMENT, json.loads(json.dumps(DEPLOYED)))["metadata"] for _ in range(2))
+    assert first["managedFields"][0]["fieldsV1"] is second["managedFields"][0]["fieldsV1"]
 
 
 def test_of_a_service_the_copy_that_kubectl_keeps_is_left_out() -> None:

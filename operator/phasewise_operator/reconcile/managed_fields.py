@@ -99,6 +99,8 @@ def _extract_map(fields: FieldSet, live: Mapping[str, Any]) -> dict[str, Any]:
 def _extract(fields: FieldSet, live: Any) -> Any:
     if not fields:
         return live
+    if isinstance(live, str):  # a text has no fields: the store keeps a pod template's spec as JSON
+        live = json.loads(live)
     if isinstance(live, Mapping):
         return _extract_map(fields, cast("Mapping[str, Any]", live))
     if isinstance(live, list):
