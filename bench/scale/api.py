@@ -21,6 +21,8 @@ NAMESPACE = "default"
 AT_ONCE = 8
 """Objects that are being created at the same time."""
 MERGE = "application/merge-patch+json"
+TOO_EARLY = 429
+"""Too many requests, or a CRD that was only just made is not served yet."""
 LINE_BYTES = 2**22
 """The longest line of a watch: an object."""
 
@@ -49,11 +51,15 @@ class Api:
 
     async def call(self, method: str, path: str, body: Object | None = None, media: str = "application/json") -> Object:
         data = None if body is None else json.dumps(body)
-        async with self._session.request(method, path, data=data, headers={"Content-Type": media}) as answer:
-            found: Object = await answer.json()
-            if answer.status >= 400:
+        while True:
+            async with self._session.request(method, path, data=data, headers={"Content-Type": media}) as answer:
+                found: Object = await answer.json()
+            if answer.status == TOO_EARLY and "Retry-After" in answer.headers:
+                await asyncio.sleep(int(answer.headers["Retry-After"]))
+            elif answer.status >= 400:
                 raise SystemExit(f"{method} {path}: {found.get('message')}")
-            return found
+            else:
+                return found
 
     async def create_all(self, kind: Kind, manifests: Iterable[Object]) -> None:
         """AT_ONCE at a time."""
