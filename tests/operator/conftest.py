@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, Protocol, TypeVar
 
 import pytest
 
@@ -47,3 +48,24 @@ async def until(what: str, probe: Callable[[], object], seconds: float = DEADLIN
     while not probe():
         assert time.monotonic() < deadline, f"{seconds} s have passed without: {what}"
         await asyncio.sleep(0.001)
+
+
+class Runs(Protocol):
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        ...
+
+
+R = TypeVar("R", bound=Runs)
+
+
+@contextlib.asynccontextmanager
+async def running(worker: R) -> AsyncGenerator[R]:
+    """Its `run` goes on beside the block, and must not have ended with it."""
+    task = asyncio.create_task(worker.run())
+    try:
+        yield worker
+        assert not task.done(), task.exception()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

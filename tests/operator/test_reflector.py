@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 
 import pytest
 from kubernetes.aio import client
 from tests.operator.api_server import ApiServer
-from tests.operator.conftest import until
+from tests.operator.conftest import running, until
 
 from phasewise_operator import reflector as reflector_module
 from phasewise_operator.connection import Connection
@@ -43,6 +41,9 @@ class Follower:
     def _count(self, kind: str, namespace: str, reason: str) -> None:
         self.errors[kind, namespace, reason] += 1
 
+    async def run(self) -> None:
+        await self.reflector.run()
+
     @property
     def names(self) -> list[str]:
         return [m["metadata"]["name"] for m in self.store.children(KEY)]
@@ -74,20 +75,9 @@ async def kube(server: ApiServer) -> AsyncIterator[Kube]:
     await kube.close()
 
 
-@contextlib.asynccontextmanager
-async def following(follower: Follower) -> AsyncGenerator[Follower]:
-    task = asyncio.create_task(follower.reflector.run())
-    try:
-        yield follower
-        assert not task.done(), task.exception()
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
 async def test_a_list_and_the_events_after_it_are_known(server: ApiServer, kube: Kube) -> None:
     server.put("deployments", child("a"))
-    async with following(Follower(server, kube)) as follower:
+    async with running(Follower(server, kube)) as follower:
         await follower.knows("a")
         await follower.watches()
         server.put("deployments", child("b"))
@@ -101,7 +91,7 @@ async def test_a_list_and_the_events_after_it_are_known(server: ApiServer, kube:
 
 async def test_an_object_without_labels_is_not_ours(server: ApiServer, kube: Kube) -> None:
     server.put("deployments", {"metadata": {"name": "bare"}})
-    async with following(Follower(server, kube)) as follower:
+    async with running(Follower(server, kube)) as follower:
         await follower.watches()
         server.put("deployments", {"metadata": {"name": "null", "labels": None}})
         server.put("deployments", child("ours"))
@@ -116,7 +106,7 @@ async def test_pages_are_taken_over_until_the_last(
         server.put("deployments", child(name))
     follower = Follower(server, kube)
     follower.reflector._page = 2
-    async with following(follower):
+    async with running(follower):
         await follower.knows(*"abcde")
         await follower.watches()
     assert server.count("limit=2") == 3
@@ -131,7 +121,7 @@ async def test_a_list_whose_version_is_forgotten_between_two_pages_begins_again_
     server.expire_pages = 1
     follower = Follower(server, kube)
     follower.reflector._page = 2
-    async with following(follower):
+    async with running(follower):
         await follower.watches()
     assert follower.names == list("abcde")
     assert (server.count("limit=2"), server.count("limit=8")) == (2, 1)
@@ -147,12 +137,12 @@ async def test_what_is_created_while_a_list_is_under_way_is_not_lost(server: Api
     follower = Follower(server, kube)
     follower.reflector._page = 2
     server.on_page = create
-    async with following(follower):
+    async with running(follower):
         await follower.knows(*"abcd")
 
 
 async def test_a_bookmark_moves_the_version_from_which_the_next_watch_begins(server: ApiServer, kube: Kube) -> None:
-    async with following(Follower(server, kube)) as follower:
+    async with running(Follower(server, kube)) as follower:
         await follower.watches()
         server.version = 500
         server.bookmark("deployments")
@@ -167,7 +157,7 @@ async def test_a_bookmark_moves_the_version_from_which_the_next_watch_begins(ser
 
 async def test_a_cut_connection_loses_no_event(server: ApiServer, kube: Kube) -> None:
     server.put("deployments", child("a"))
-    async with following(Follower(server, kube)) as follower:
+    async with running(Follower(server, kube)) as follower:
         await follower.watches()
         server.cut()
         await until("the stream is gone", lambda: not server.streams)
@@ -183,7 +173,7 @@ async def test_a_forgotten_version_leads_to_a_list_that_shows_unseen_deletions(
 ) -> None:
     for name in ("gone", "stays"):
         server.put("deployments", child(name))
-    async with following(Follower(server, kube)) as follower:
+    async with running(Follower(server, kube)) as follower:
         await follower.watches()
         server.delete("deployments", "gone", unseen=True)
         server.put("deployments", child("new"))
@@ -202,7 +192,7 @@ async def test_a_forgotten_version_leads_to_a_list_that_shows_unseen_deletions(
 
 async def test_a_list_again_notifies_only_of_what_changed(server: ApiServer, kube: Kube) -> None:
     server.put("deployments", child("a"))
-    async with following(Follower(server, kube)) as follower:
+    async with running(Follower(server, kube)) as follower:
         await follower.watches()
         follower.changed.clear()
         server.expire("deployments")
@@ -216,7 +206,7 @@ async def test_a_silent_stream_is_given_up_and_is_no_failure(
     server: ApiServer, kube: Kube, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(reflector_module, "SILENT_SECONDS", 0.2)
-    async with following(Follower(server, kube)) as follower:
+    async with running(Follower(server, kube)) as follower:
         await follower.watches()
         server.silent = True
         server.put("deployments", child("a"))
@@ -233,7 +223,7 @@ async def test_a_kind_that_may_not_be_read_is_unknown_until_it_may_be(
 ) -> None:
     server.put("deployments", child("a"))
     server.refused["deployments", ""] = 403
-    async with following(Follower(server, kube)) as follower:
+    async with running(Follower(server, kube)) as follower:
         await until("three refusals", lambda: follower.errors["Deployment", "", "Forbidden"] >= 3)
         assert follower.reflector.answered.is_set()
         assert "deployments in all namespaces cannot be read: Forbidden" in follower.store.unread("default")
@@ -245,7 +235,7 @@ async def test_a_kind_that_may_not_be_read_is_unknown_until_it_may_be(
 
 async def test_a_permission_that_is_taken_away_makes_what_was_known_unknown(server: ApiServer, kube: Kube) -> None:
     server.put("deployments", child("a"))
-    async with following(Follower(server, kube, namespace="default")) as follower:
+    async with running(Follower(server, kube, namespace="default")) as follower:
         await follower.watches()
         assert follower.store.unread("default") == []
         server.refused["deployments", "default"] = 403
@@ -262,7 +252,7 @@ async def test_while_there_is_no_answer_what_is_known_stays_known(
     server: ApiServer, kube: Kube, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.put("deployments", child("a"))
-    async with following(Follower(server, kube)) as follower:
+    async with running(Follower(server, kube)) as follower:
         await follower.watches()
         server.refused["deployments", ""] = 500
         server.cut()
@@ -276,7 +266,7 @@ async def test_while_there_is_no_answer_what_is_known_stays_known(
 
 async def test_without_its_crd_there_are_no_pool_scalers(server: ApiServer, kube: Kube) -> None:
     server.refused["poolscalers", ""] = 404
-    async with following(Follower(server, kube, POOL_SCALER)) as follower:
+    async with running(Follower(server, kube, POOL_SCALER)) as follower:
         await until("it counts as read", lambda: follower.store.unread("default") == [])
         assert follower.errors["PoolScaler", "", "NotFound"] >= 1
         server.put("poolscalers", child("s"))
@@ -287,5 +277,5 @@ async def test_without_its_crd_there_are_no_pool_scalers(server: ApiServer, kube
 async def test_services_that_waited_for_a_kind_are_notified_when_it_is_read(server: ApiServer, kube: Kube) -> None:
     follower = Follower(server, kube, POD)
     follower.store.put(INFERENCE_SERVICE, {"metadata": {"name": "chat", "namespace": "default", "uid": "s"}})
-    async with following(follower):
+    async with running(follower):
         await until("its service is notified", lambda: follower.changed == [KEY])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +12,7 @@ import kopf
 import pytest
 from kubernetes.aio import client
 from tests.operator.api_server import ApiServer, kubeconfig
-from tests.operator.conftest import until
+from tests.operator.conftest import running, until
 
 from phasewise_operator import watch
 from phasewise_operator.connection import Connection
@@ -113,6 +112,9 @@ class Term:
     def _count(self, kind: str, namespace: str, reason: str) -> None:
         self.errors[kind, namespace] += 1
 
+    async def run(self) -> None:
+        await self.watches.run()
+
     async def knows(self, *names: str) -> None:
         def found() -> list[str]:
             return sorted(m["metadata"]["name"] for m in self.store.services())
@@ -124,17 +126,6 @@ class Term:
 
     async def kopf_watches(self, count: int) -> None:
         await until("Kopf watches", lambda: self.server.count("inferenceservices?watch=true") >= count, seconds=20)
-
-
-@contextlib.asynccontextmanager
-async def running(term: Term) -> AsyncGenerator[Term]:
-    task = asyncio.create_task(term.watches.run())
-    try:
-        yield term
-        assert not task.done(), task.exception()
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 @pytest.fixture
