@@ -94,13 +94,13 @@ class Kube:
     async def list_metadata(self, kind: Kind, namespace: str | None, limit: int = 0) -> Listing:
         """Objects with their metadata alone. `limit`: only so many."""
         query = {"limit": str(limit)} if limit else {}
-        return _listing(kind, await self._call("GET", kind.path(namespace), query=query, accept=_METADATA))
+        return _listing(kind, await self.call("GET", kind.path(namespace), query=query, accept=_METADATA))
 
     async def pages(self, kind: Kind, namespace: str | None, limit: int, **query: str) -> AsyncGenerator[Listing, None]:
         """A list page by page, all of one version. Raises ExpiredError where that version is forgotten meanwhile."""
         page: dict[str, str] = {**query, "limit": str(limit)}
         while True:
-            answer = await self._call("GET", kind.path(namespace), query=page)
+            answer = await self.call("GET", kind.path(namespace), query=page)
             token = answer.get("metadata", {}).get("continue")
             listing = _listing(kind, answer)
             del answer  # so that a page is gone before the next one comes
@@ -131,7 +131,7 @@ class Kube:
             raise KubeError(0, type(error).__name__, str(error) or "no answer") from error
 
     async def apply(self, manifest: Manifest, subresource: str | None = None) -> Manifest:
-        """Server-side apply as the one field manager. Force: a field that we own is ours, whoever wrote it last."""
+        """Server-side apply as the one field manager. Force: a field that we own is ours, even if another wrote it."""
         meta = manifest["metadata"]
         path = kind_of(manifest).path(meta["namespace"], meta["name"], subresource)
         query = {"fieldManager": contract.FIELD_MANAGER, "force": "true"}
@@ -160,7 +160,7 @@ class Kube:
     async def _write(self, method: str, path: str, **kwargs: Any) -> Manifest:
         """A write that has begun goes on where its caller is cancelled: nobody could say whether it was carried out."""
         await self._at_once.acquire()
-        task = asyncio.create_task(self._call(method, path, may_take=self._may_take, **kwargs))
+        task = asyncio.create_task(self.call(method, path, may_take=self._may_take, **kwargs))
         self._writes.add(task)
         task.add_done_callback(self._end_write)
         return await asyncio.shield(task)
@@ -188,24 +188,13 @@ class Kube:
         query: Mapping[str, str] | None = None,
         body: Manifest | None = None,
         content_type: str = _JSON,
-        seconds: float = CALL_SECONDS,
-    ) -> Manifest:
-        """One request. Raises KubeError for any status of 400 or above and for no answer in `seconds`."""
-        return await self._call(method, path, query=query, body=body, content_type=content_type, seconds=seconds)
-
-    async def _call(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Manifest | None = None,
-        content_type: str = _JSON,
         accept: str = _JSON,
         seconds: float = CALL_SECONDS,
         may_take: Callable[[], float] | None = None,
     ) -> Manifest:
-        """Sends again, within `seconds`, what the API server asks to send later by Retry-After (429, 503).
+        """One request. Raises KubeError for any status of 400 or above and for no answer in `seconds`.
+
+        Sends again, within `seconds`, what the API server asks to send later by Retry-After (429, 503).
 
         `may_take`: of a write, asked each time that it is sent: within so many seconds it must have ended.
         """
