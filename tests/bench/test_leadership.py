@@ -1,4 +1,4 @@
-"""A bench that fails leaves no operator behind: it would act on the cluster by the rights of whoever ran the bench."""
+"""A bench that fails leaves no operator behind: it would act on the cluster by the rights of the person who ran it."""
 
 from __future__ import annotations
 

@@ -152,6 +152,6 @@ validations:
 - expression: size(variables.prefill + variables.decode + variables.router) == 0
   messageExpression: '(variables.prefill + variables.decode + variables.router).join('', '') + '': not allowed in
     a pod template while podTemplates is Safe: leave it out; or install the chart with podTemplates Full, which
-    trusts whoever may write InferenceServices with any pod and any ServiceAccount of the namespace'''
+    trusts anyone who may write InferenceServices with any pod and any ServiceAccount of the namespace'''
   reason: Forbidden
 {{- end -}}

@@ -3,7 +3,7 @@
 The operator asks it why a template is refused (`refusal`), the API server by the same list as CEL expressions
 (`policy`), which `make crds` writes into the chart's ValidatingAdmissionPolicy. Pure.
 
-Safe means: whoever may write InferenceServices, and nothing else, gets no more rights by a template. So no other
+Safe means: anyone who may write InferenceServices, and nothing else, gets no more rights by a template. So no other
 containers, no ServiceAccount, no Secret, nothing of the node, no weaker isolation. A router's container gets resources
 only: its pod holds a token that reads the pods of the namespace, so its code stays ours.
 """
@@ -18,7 +18,7 @@ from phasewise_runtime import contract
 
 ADVICE: Final = (
     "not allowed in a pod template while podTemplates is Safe: leave it out; or install the chart with podTemplates "
-    "Full, which trusts whoever may write InferenceServices with any pod and any ServiceAccount of the namespace"
+    "Full, which trusts anyone who may write InferenceServices with any pod and any ServiceAccount of the namespace"
 )
 
 

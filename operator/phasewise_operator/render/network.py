@@ -1,6 +1,6 @@
 """NetworkPolicies of a service: who may open a connection to its engines and routers. Pure.
 
-Engines answer whoever reaches them, so these policies, and not a key, stand between them and the rest of the cluster.
+Engines answer anyone who reaches them: these policies, and not a key, stand between them and the rest of the cluster.
 They select pods by service and role alone: labels that every pod of every version has, also one that terminates.
 Outgoing connections are left as they are. docs/networking.md says what is open to whom, and what it does not cover.
 """
