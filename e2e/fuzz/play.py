@@ -213,10 +213,14 @@ class Fuzz:
             gone = [child for child in missing if not await self._is_of_another(service, *child)]
             if gone or more or not names_conflict(service, missing):
                 self.faults.append(f"the children of {name}: {sorted(missing)} are missing, {sorted(more)} are new")
+                self.faults += [f"{child} is {await self._live(*child)}" for child in sorted(missing)]
 
     async def _is_of_another(self, service: Manifest, kind: str, name: str) -> bool:
-        live = await self.kube.get(BY_NAME[kind], self.namespace, name)
+        live = await self._live(kind, name)
         return live is not None and owner_uid(live) != service.get("metadata", {}).get("uid")
+
+    async def _live(self, kind: str, name: str) -> Manifest | None:
+        return await self.kube.get(BY_NAME[kind], self.namespace, name)
 
     async def run(self, played: Sequence[Case]) -> None:
         """Play the cases, some at once, while the canary is changed."""

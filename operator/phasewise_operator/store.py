@@ -37,10 +37,12 @@ class Store:
 
         None, too, of a service that is known at this version: the watch shows a status that the operator itself wrote,
         and another pass would find nothing. A child that we wrote does concern its service: the pass that wrote it did
-        not see it."""
+        not see it. A child whose label became empty concerns the service that it belonged to."""
         key, uid = service_key(kind, manifest), str(manifest["metadata"].get("uid"))
-        if key is None or _number(manifest) <= self._deleted.get(uid, -1):
+        if _number(manifest) <= self._deleted.get(uid, -1):
             return set()
+        if key is None:
+            return self._disown(kind, manifest)
         slim = trim(kind, manifest)
         if kind is INFERENCE_SERVICE:
             known = self._services.get(key)
@@ -56,6 +58,13 @@ class Store:
         self._children[key][ref] = slim
         self._service_of[uid] = key
         return {before, key}
+
+    def _disown(self, kind: Kind, manifest: Manifest) -> set[Key]:
+        """Of an object that no label gives to a service any more, as `drop`; nothing if it never was, or is again."""
+        before = self._service_of.get(str(manifest["metadata"].get("uid")))
+        ref = (kind.name, str(manifest["metadata"]["name"]))
+        known = self._children.get(before, {}).get(ref) if before else None
+        return set() if known is None or _newer(known, manifest) is known else self.drop(kind, manifest)
 
     def _remove_child(self, key: Key, ref: tuple[str, str], uid: str) -> None:
         """Unless another object of that kind and name has come since."""

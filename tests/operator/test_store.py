@@ -64,6 +64,21 @@ def test_a_child_whose_label_names_another_service_concerns_both() -> None:
     assert store.keys() == set()
 
 
+def test_a_child_whose_label_became_empty_concerns_the_service_that_it_belonged_to() -> None:
+    """The watch selects by the label's key, so it shows such a child as modified, never as deleted."""
+    store = Store()
+    store.put(DEPLOYMENT, child("d", 3))
+    emptied = relabelled(child("d", 3), "", 4)
+    store.put(DEPLOYMENT, child("d", 5))
+    assert store.put(DEPLOYMENT, emptied) == set(), "an older event: the label has been repaired since"
+    assert len(store.children(KEY)) == 1
+    emptied_again = relabelled(child("d", 3), "", 6)
+    assert store.put_listed(DEPLOYMENT, emptied_again) == {KEY}
+    assert store.children(KEY) == []
+    assert store.put(DEPLOYMENT, emptied_again) == set(), "nobody's any more"
+    assert store.put(DEPLOYMENT, child("d", 7)) == {KEY}, "repaired"
+
+
 def test_nothing_is_kept_of_a_child_that_was_replaced_unseen() -> None:
     store = Store()
     for number in range(10):
