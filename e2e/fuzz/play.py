@@ -212,8 +212,9 @@ class Fuzz:
             missing, more = expected - found, found - expected
             gone = [child for child in missing if not await self._is_of_another(service, *child)]
             if gone or more or not names_conflict(service, missing):
-                self.faults.append(f"the children of {name}: {sorted(missing)} are missing, {sorted(more)} are new")
-                self.faults += [f"{child} is {await self._live(*child)}" for child in sorted(missing)]
+                live = [((await self._live(*child)) or {}).get("metadata") for child in sorted(missing)]
+                said = f"Stalled is {stalled_condition(service)}; the missing: {live}"
+                self.faults.append(f"the children of {name}: {sorted(missing)} are missing, {sorted(more)} new; {said}")
 
     async def _is_of_another(self, service: Manifest, kind: str, name: str) -> bool:
         live = await self._live(kind, name)
@@ -240,12 +241,15 @@ class Fuzz:
             await asyncio.gather(canary, *workers, return_exceptions=True)
 
 
-def names_conflict(service: Manifest, missing: Collection[Child]) -> bool:
-    """Whether the condition Stalled names one of these children as somebody else's; it never names more than one."""
+def stalled_condition(service: Manifest) -> Json:
     conditions = (service.get("status") or {}).get("conditions") or []
-    stalled = next((c for c in conditions if c.get("type") == "Stalled"), {})
-    named = str(stalled.get("message")).partition(": ")[0]
-    return stalled.get("reason") == "NameConflict" and named in {f"{kind} {name}" for kind, name in missing}
+    return next((c for c in conditions if c.get("type") == "Stalled"), {})
+
+
+def names_conflict(service: Manifest, missing: Collection[Child]) -> bool:
+    """Whether the condition Stalled names all of these children as somebody else's, or at the least as left alone."""
+    said = str(stalled_condition(service).get("message"))
+    return all(re.search(rf"{kind} {re.escape(name)}(?![\w-])", said) for kind, name in missing)
 
 
 async def first_error(canary: asyncio.Task[None], *workers: asyncio.Task[None]) -> None:

@@ -54,7 +54,9 @@ def child(kind: str, owner: str | None = "u", labelled: bool = True) -> Manifest
     return {"kind": kind, "metadata": {"name": f"s-{kind}", "ownerReferences": owners, **labels}}
 
 
-CONFLICT = {"reason": "NameConflict", "message": "Deployment s-Deployment: was made by somebody else: delete it"}
+TEXT = "Deployment s-Deployment: it was made by somebody else: delete it"
+CONFLICT = {"reason": "NameConflict", "message": TEXT}
+CONFLICTS = {"reason": "NameConflict", "message": f"{TEXT}; also Service s-Service (NameConflict)"}
 OTHERS = child("Deployment", owner=None, labelled=False)
 
 
@@ -63,14 +65,15 @@ OTHERS = child("Deployment", owner=None, labelled=False)
     [
         ({"reason": "Progressing"}, (child("Deployment"), child("Service")), 0),
         (CONFLICT, (OTHERS, child("Service")), 0),
-        (CONFLICT, (OTHERS, child("Service", owner=None, labelled=False)), 0),
+        (CONFLICTS, (OTHERS, child("Service", owner=None, labelled=False)), 0),
+        (CONFLICT, (OTHERS, child("Service", owner=None, labelled=False)), 1),
         (CONFLICT, (OTHERS,), 1),
         (CONFLICT, (child("Deployment", labelled=False), child("Service")), 1),
         (CONFLICT, (child("Deployment"),), 1),
         ({"reason": "Progressing"}, (OTHERS, child("Service")), 1),
     ],
     ids=[
-        *("all there", "another's", "two are another's", "another's, and one is gone"),
+        *("all there", "another's", "two are another's", "one of two is not named", "another's, and one is gone"),
         *("its own, without a label", "another one is gone", "another's and nothing is said"),
     ],
 )

@@ -181,14 +181,13 @@ async def _get_ours(kube: Kube, intent: Manifest, uid: str) -> Manifest | None:
     if live is None or owner_uid(live) == uid or _is_orphan(live, intent):
         return live
     owner = next((o for o in live["metadata"].get("ownerReferences", []) if o.get("controller")), None)
-    ref = f"{kind.name} {meta['name']}"
     if owner and _is_service(owner, meta["labels"][contract.LABEL_SERVICE]):
-        raise NotOursError(f"{ref} is of the InferenceService that had this name before, and is to be collected", True)
+        raise NotOursError("it is of the InferenceService that had this name before, and is to be collected", True)
     if "deletionTimestamp" in live["metadata"]:
-        raise NotOursError(f"{ref} is of somebody else, and is being deleted", True)
-    whose = f"is controlled by {owner['kind']} {owner['name']}" if owner else "was made by somebody else"
+        raise NotOursError("it is of somebody else, and is being deleted", True)
+    whose = f"it is controlled by {owner['kind']} {owner['name']}" if owner else "it was made by somebody else"
     advice = "delete or rename it, or give this InferenceService another name"
-    raise NotOursError(f"{ref} {whose}: {advice}", False)
+    raise NotOursError(f"{whose}: {advice}", False)
 
 
 def _is_service(owner: Manifest, name: str) -> bool:

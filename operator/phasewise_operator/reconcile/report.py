@@ -39,6 +39,8 @@ from phasewise_runtime import contract
 
 REPEATED: Final = 3
 """From so many failures in a row on a child's failure is worth a word: before that it may have passed by itself."""
+REFUSALS_NAMED: Final = 12
+"""Beside the first: as many as a service has children that are not engines."""
 _TRUE, _FALSE, _UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
 ROLE_CONDITIONS: Final = {
     contract.PREFILL: PREFILL_READY,
@@ -154,14 +156,22 @@ def _known_kv_condition(before: Mapping[str, Any]) -> ConditionUpdate | None:
 
 
 def _stalled(views: Mapping[str, RoleView], failures: Sequence[Failure]) -> ConditionUpdate:
-    refusal = next((f for f in failures if f.refused or f.reason == Reason.NAME_CONFLICT), None)
-    if refusal:
-        return ConditionUpdate(STALLED, _TRUE, refusal.reason, f"{refusal.kind} {refusal.name}: {refusal.message}")
+    refusals = [f for f in failures if f.refused or f.reason == Reason.NAME_CONFLICT]
+    if refusals:
+        return ConditionUpdate(STALLED, _TRUE, refusals[0].reason, _what_is_refused(refusals))
     problems = [v.problem for v in views.values() if v.problem]
     problem = next((p for p in problems if p.severity is Severity.STALLED), None)
     if problem:
         return ConditionUpdate(STALLED, _TRUE, problem.reason, problem.message)
     return ConditionUpdate(STALLED, _FALSE, Reason.PROGRESSING, "nothing waits for a person")
+
+
+def _what_is_refused(refusals: Sequence[Failure]) -> str:
+    """Why the first is, and which others are, too: who mends one at a time learns of the next each time."""
+    first, *others = refusals
+    named = "".join(f"; also {f.kind} {f.name} ({f.reason})" for f in others[:REFUSALS_NAMED])
+    more = f"; and {len(others) - REFUSALS_NAMED} more" if len(others) > REFUSALS_NAMED else ""
+    return f"{first.kind} {first.name}: {first.message}{named}{more}"
 
 
 def _reconciling(

@@ -69,5 +69,6 @@ def _role_view(
 def _creation_problem(workload: Workload | None) -> PodProblem | None:
     if workload is None or not workload.replica_failure:
         return None
-    text = f"pods of {workload.name} cannot be created: {workload.replica_failure}"
+    advice = f"change spec.{workload.role}, or the quota or admission policy that refuses them"
+    text = f"pods of {workload.name} cannot be created: {workload.replica_failure}; {advice}"
     return PodProblem(Reason.PODS_REFUSED, text, Severity.STALLED)

@@ -87,6 +87,17 @@ def test_a_child_that_cannot_be_written_is_reported(failure: Failure, stalled: s
         assert found["Ready"] == ("False", failure.reason)
 
 
+def test_the_condition_explains_the_first_refusal_and_names_all_others(make_context: MakeContext) -> None:
+    ctx = make_context()
+    failures = [Failure("Service", f"s{n}", "NameConflict", "made by another", refused=False) for n in range(15)]
+    refused_first = [Failure("Deployment", "d", "ApplyRefused", "422", refused=True), *failures]
+    updates = report(ctx, make_plan(ctx, Observed()), Observed(), refused_first)
+    stalled = next(u for u in updates if u.type == "Stalled")
+    assert stalled.reason == "ApplyRefused"
+    assert stalled.message.startswith("Deployment d: 422; also Service s0 (NameConflict); also Service s1 ")
+    assert stalled.message.endswith("; also Service s11 (NameConflict); and 3 more")
+
+
 GOOD = frozenset({"prefill-0"})
 KV_CASES = [
     (Recommendation(), "Unknown", "NoTraffic", "True"),
@@ -196,8 +207,9 @@ def test_pods_that_may_not_be_created_stall(make_context: MakeContext) -> None:
     for (kind, _), live in now.children.items():
         if kind == "Deployment":
             live["status"]["conditions"] = [{"type": "ReplicaFailure", "status": "True", "message": "quota exceeded"}]
-    found = by_type(report(ctx, plan, now, []))
-    assert found["Stalled"] == ("True", "PodsRefused")
+    stalled = next(u for u in report(ctx, plan, now, []) if u.type == "Stalled")
+    assert (stalled.status, stalled.reason) == ("True", "PodsRefused")
+    assert "quota exceeded; change spec.prefill, or the quota" in stalled.message
 
 
 def status(ctx: Context, now: Observed, before: Manifest, at: str = NOW) -> Manifest:
