@@ -19,6 +19,7 @@ from phasewise_operator.render.context import Context, RenderError
 from phasewise_operator.render.engine import engine_deployment, engine_template, label_value
 from phasewise_runtime import contract
 from phasewise_runtime.engine.config import EngineConfig
+from phasewise_runtime.router.pods import pod_from_api
 
 GOLDEN = Path(__file__).parent / "golden"
 COMMON = "common"
@@ -224,3 +225,26 @@ def test_fields_that_only_phasewise_sets_are_refused(
 )
 def test_a_model_name_becomes_a_label(name: str, label: str) -> None:
     assert label_value(name) == label
+
+
+@pytest.mark.parametrize("name", ["llama-3.1", "org/model:x"])
+def test_routers_learn_from_a_pod_what_its_engine_serves(name: str, make_context: MakeContext) -> None:
+    """From its launcher's configuration, which the pods of every version have: there is no annotation for it."""
+    for shape, aggregated in (("gpu-tp4", False), ("gpu-aggregated", True)):
+        model, engine = {"uri": "hf://org/llama", "name": name}, {"args": {"chat-template": '$(A) $$ "$'}}
+        ctx = make_context(**{**SHAPES[shape], "model": model, "engine": engine})
+        template = engine_template(ctx, "decode").template
+        pod = pod_from_api({**template, "metadata": {**template["metadata"], "uid": "u"}})
+        assert pod is not None
+        assert (pod.model, pod.aggregated, pod.gpus) == (name, aggregated, 1 if aggregated else 4)
+
+
+def test_a_change_between_one_pool_and_two_does_not_restart_the_routers(make_context: MakeContext) -> None:
+    """They see from the pods which of them are to be paired, while pods of both kinds run."""
+    paired, aggregated = (children(make_context(prefill=prefill)) for prefill in ({}, None))
+    assert router_of(paired) == router_of(aggregated)
+
+
+def router_of(manifests: list[Manifest]) -> Manifest:
+    name = ("Deployment", "chat-router")
+    return next(m for m in manifests if (m["kind"], m["metadata"]["name"]) == name)

@@ -132,7 +132,6 @@ def _arguments(ctx: Context) -> list[str]:
     arguments = [
         f"--service={ctx.name}",
         f"--model-name={ctx.model_name}",
-        "--disaggregated" if ctx.disaggregated else "--no-disaggregated",
         f"--max-generation-seconds={ctx.spec.max_generation_seconds}",
         f"--hold-seconds={ctx.spec.hold_seconds:g}",
         f"--ttft-target-seconds={ctx.spec.slo.ttft.seconds:g}",

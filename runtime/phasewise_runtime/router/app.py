@@ -12,11 +12,11 @@ from aiohttp import web
 
 from phasewise_runtime.contract import HEADER_REQUEST_ID
 from phasewise_runtime.router.auth import ApiKeys
+from phasewise_runtime.router.context import RouterContext
 from phasewise_runtime.router.errors import ApiError
 from phasewise_runtime.router.handler import CompletionHandler
 from phasewise_runtime.router.headers import request_id_of
-from phasewise_runtime.router.protocol import Endpoint
-from phasewise_runtime.router.settings import Settings
+from phasewise_runtime.router.protocol import Endpoint, check_model
 
 Handler = Callable[[web.Request, str], Awaitable[web.StreamResponse]]
 """Takes a request and its id; may raise ApiError."""
@@ -31,7 +31,7 @@ _METHODS = {Endpoint.CHAT.value: "POST", Endpoint.COMPLETIONS.value: "POST", "/v
 
 
 def build_app(
-    settings: Settings, keys: ApiKeys, completions: CompletionHandler, not_ready: Callable[[], str | None]
+    context: RouterContext, keys: ApiKeys, completions: CompletionHandler, not_ready: Callable[[], str | None]
 ) -> web.Application:
     """`not_ready` returns why the router is not ready, or None."""
 
@@ -40,10 +40,10 @@ def build_app(
         reason = not_ready()
         return web.Response(text=f"{reason or 'ok'}\n", status=503 if reason else 200)
 
-    app = web.Application(client_max_size=settings.max_body_bytes)
+    app = web.Application(client_max_size=context.settings.max_body_bytes)
     for endpoint in Endpoint:
         app.router.add_post(endpoint.value, _guard(keys, _completion(completions, endpoint)))
-    models = _guard(keys, _models(settings))
+    models = _guard(keys, _models(context))
     app.router.add_get("/health", health)
     app.router.add_get("/v1/models", models)
     app.router.add_get("/v1/models/", models)
@@ -86,18 +86,14 @@ def _completion(completions: CompletionHandler, endpoint: Endpoint) -> Handler:
     return handle
 
 
-def _models(settings: Settings) -> Handler:
-    card = {"id": settings.model_name, "object": "model", "created": int(time.time()), "owned_by": "phasewise"}
+def _models(context: RouterContext) -> Handler:
+    created = int(time.time())
 
     async def handle(request: web.Request, request_id: str) -> web.StreamResponse:
-        name = request.match_info.get("model")
-        if name is None:
-            body = {"object": "list", "data": [card]}
-        elif name == settings.model_name:
-            body = card
-        else:
-            message = f"The model '{name}' does not exist; this service serves '{settings.model_name}'."
-            raise ApiError(404, message, param="model", code="model_not_found")
+        asked, names = request.match_info.get("model"), context.models()
+        check_model(asked, names)
+        cards = [{"id": name, "object": "model", "created": created, "owned_by": "phasewise"} for name in names]
+        body = {"object": "list", "data": cards} if asked is None else cards[names.index(asked)]
         return web.json_response(body, headers={HEADER_REQUEST_ID: request_id})
 
     return handle

@@ -81,10 +81,8 @@ class CompletionHandler:
             self._record(request_id, endpoint, pd_request, outcome)
 
     def _read(self, request: web.Request, request_id: str, endpoint: proto.Endpoint, raw: bytes) -> PDRequest:
-        timing, settings = Timing(read=now()), self._context.settings
-        parsed = proto.read_request(
-            endpoint, proto.parse_body(raw), model=settings.model_name, disaggregated=settings.disaggregated
-        )
+        timing = Timing(read=now())
+        parsed = proto.read_request(endpoint, proto.parse_body(raw), models=self._context.models())
         self._context.metrics.arrivals.inc()
         self._context.activity.arrived()
         return PDRequest(self._context, parsed, to_engine(request.headers.items(), request_id), timing, request_id)

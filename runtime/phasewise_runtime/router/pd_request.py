@@ -106,12 +106,12 @@ class PDRequest:
     async def _choose(self) -> Choice:
         pod_registry, hold = self._context.pod_registry, self._context.settings.hold_seconds
         until = now() + hold
-        decode_only = self._request.decode_only or self._retry.decode_only()
         while True:
             choice = choose(
                 pod_registry.candidates(PREFILL, self._retry.by_pod),
                 pod_registry.candidates(DECODE, self._retry.by_pod),
-                decode_only=decode_only,
+                known=pod_registry.sizes,
+                decode_only=self._request.decode_only or self._retry.decode_only(),
                 round_robin=next(self._context.round_robin),
             )
             if choice is not None:
@@ -161,7 +161,7 @@ class PDRequest:
             return None
         began = now()
         self.pending.enter(IN_PREFILL)
-        body = proto.encode(proto.prefill_body(self._request))
+        body = proto.encode(proto.prefill_body(self._request, pod.model))
         with self._context.pod_registry.reserve(pod), self._context.pod_registry.inflight(pod) as request:
             answer = await self._context.engine_client.prefill(
                 pod, self._request.endpoint.value, self._headers, body, deadline=self._left(), pod_gone=request.pod_gone
@@ -218,7 +218,7 @@ class PDRequest:
         self.decode_pod = pod
         frame = context.frames.get(pod, request)
         streamed = request.stream or frame is not None
-        body = proto.encode(proto.decode_body(request, kv, assemble=frame is not None))
+        body = proto.encode(proto.decode_body(request, kv, pod.model, assemble=frame is not None))
         if streamed:
             self.pending.enter(IN_DECODE)
         else:

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from phasewise_runtime.contract import DECODE, ENGINE_ROLES
 from phasewise_runtime.router import breaker as brk
 from phasewise_runtime.router.breaker import Breaker
+from phasewise_runtime.router.capacity import Sizes, sizes_of
 from phasewise_runtime.router.collectors import LoadsCollector
 from phasewise_runtime.router.loads import Loads
 from phasewise_runtime.router.metrics import Metrics
-from phasewise_runtime.router.pods import Pod
-from phasewise_runtime.router.policy import Candidate
+from phasewise_runtime.router.pods import Candidate, Pod
 
 STATES = ("ready", "not_ready", "terminating", "ejected")
 
@@ -73,6 +73,9 @@ class PodRegistry:
         self._listeners: list[Callable[[], None]] = []
         self.synced = False
         """The first complete list of pods has been seen."""
+        self.sizes: Sizes = {}
+        self.models: frozenset[str] = frozenset()
+        """Names by which the pods' engines know the model."""
 
     # --- fed by discovery ------------------------------------------------------------------------------------
     def replace_all(self, pods: Iterable[Pod]) -> None:
@@ -238,6 +241,8 @@ class PodRegistry:
             counts[e.pod.role, "ejected" if ejected else e.pod.state] += 1
         for (role, state), n in counts.items():
             self._metrics.pods.labels(role, state).set(n)
+        self.sizes = sizes_of(e.pod for e in self._entries.values())
+        self.models = frozenset(e.pod.model for e in self._entries.values() if e.pod.model)
         self._notify()
 
     def _notify(self) -> None:

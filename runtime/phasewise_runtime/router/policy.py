@@ -2,9 +2,11 @@
 
 Rules, in order:
 1. Only usable pods that are not ejected; pods this request has failed on least often come first.
-2. Prefill and decode are paired only where their KV fingerprints are equal, the least loaded pair first.
-3. Where no prefill pod is left for any of those decode pods, the request is decode-only: its decode pod does both
-   phases, and the reason says why.
+2. Prefill and decode are paired only where their KV fingerprints are equal. Pods of different fingerprints, as in a
+   rollout, and pods with and without a prefill pool share the requests by their capacity (`capacity`, `split`).
+3. Where the decode pod has no prefill pod that can take the request, the request is decode-only: its decode pod does
+   both phases, and the reason says why.
+4. Among equal pods the least loaded one, in relation to its GPUs.
 Ties are broken by `round_robin`, a count that the caller increments, so that equal pods share the work.
 """
 
@@ -13,24 +15,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from phasewise_runtime.router.pods import Pod
+from phasewise_runtime.router.capacity import Sizes, groups
+from phasewise_runtime.router.pods import Candidate, Pod
+from phasewise_runtime.router.split import Share, next_share
 
 PAIR = "pair"
+NOT_DISAGGREGATED = "not_disaggregated"
 NO_PREFILL_POD = "no_prefill_pod"
 PREFILL_EJECTED = "prefill_ejected"
 PREFILL_FAILED = "prefill_failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A usable pod as one request sees it."""
-
-    pod: Pod
-    load: int = 0
-    """Requests this router has placed there."""
-    ejected: bool = False
-    tried: int = 0
-    """Times this request has failed there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +36,12 @@ class Choice:
 
 
 def choose(
-    prefills: Sequence[Candidate], decodes: Sequence[Candidate], *, decode_only: str | None = None, round_robin: int = 0
+    prefills: Sequence[Candidate],
+    decodes: Sequence[Candidate],
+    *,
+    known: Sizes | None = None,
+    decode_only: str | None = None,
+    round_robin: int = 0,
 ) -> Choice | None:
     """Choose a pair, or only a decode pod; `decode_only` is the reason why the request must not be prefilled elsewhere.
 
@@ -54,14 +52,12 @@ def choose(
         return None
     if decode_only is not None:
         return Choice(_least_loaded(fresh, round_robin).pod, None, decode_only)
-    open_prefills = [p for p in prefills if not p.ejected and not p.tried]
-    fingerprints = {p.pod.fingerprint for p in open_prefills}
-    paired = [d for d in fresh if d.pod.fingerprint in fingerprints]
-    if not paired:
-        return Choice(_least_loaded(fresh, round_robin).pod, None, _decode_only_reason(prefills, fresh))
-    decode = _least_loaded(paired, round_robin).pod
-    peers = [p for p in open_prefills if p.pod.fingerprint == decode.fingerprint]
-    return Choice(decode, _least_loaded(peers, round_robin).pod, PAIR)
+    found = groups([p for p in prefills if not p.ejected and not p.tried], fresh, known or {})
+    group = found[next_share([Share(g.capacity, g.load) for g in found], round_robin)]
+    decode = _least_loaded(group.decodes, round_robin).pod
+    if not group.prefills:
+        return Choice(decode, None, _decode_only_reason(prefills, decode))
+    return Choice(decode, _least_loaded(group.prefills, round_robin).pod, PAIR)
 
 
 def choose_decode(decodes: Sequence[Candidate], fingerprint: str, *, round_robin: int = 0) -> Pod | None:
@@ -77,14 +73,14 @@ def _least_tried(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _least_loaded(candidates: Sequence[Candidate], round_robin: int) -> Candidate:
-    lowest = min(c.load for c in candidates)
-    equals = sorted((c for c in candidates if c.load == lowest), key=lambda c: c.pod.name)
-    return equals[round_robin % len(equals)]
+    lowest = min(c.load / c.pod.size for c in candidates)
+    equals = sorted((c for c in candidates if c.load / c.pod.size == lowest), key=lambda c: c.pod.name)
+    turns = [c for c in equals for _ in range(c.pod.size)]
+    return turns[round_robin % len(turns)]
 
 
-def _decode_only_reason(prefills: Sequence[Candidate], decodes: Sequence[Candidate]) -> str:
-    readable = {d.pod.fingerprint for d in decodes}
-    peers = [p for p in prefills if p.pod.fingerprint in readable]
+def _decode_only_reason(prefills: Sequence[Candidate], decode: Pod) -> str:
+    peers = [p for p in prefills if p.pod.fingerprint == decode.fingerprint]
     if not peers:
-        return NO_PREFILL_POD
+        return NOT_DISAGGREGATED if decode.aggregated else NO_PREFILL_POD
     return PREFILL_FAILED if any(p.tried for p in peers) else PREFILL_EJECTED

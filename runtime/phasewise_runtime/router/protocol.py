@@ -12,13 +12,14 @@ prefill and the decode request: from different prompts decode would take KV at w
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NoReturn, cast
 
 from phasewise_runtime.router import parameters
 from phasewise_runtime.router.errors import ApiError
+from phasewise_runtime.router.model_names import renamed
 
 Body = dict[str, Any]
 
@@ -51,7 +52,6 @@ PREFILL_KV_PARAMS: Final[Mapping[str, Any]] = {
 }
 
 # --- why a request is decode-only --------------------------------------------------------------------------
-NOT_DISAGGREGATED: Final = "not_disaggregated"
 SEVERAL_CHOICES: Final = "several_choices"
 SEVERAL_PROMPTS: Final = "several_prompts"
 PROMPT_LOGPROBS: Final = "prompt_logprobs"
@@ -103,35 +103,46 @@ def parse_body(raw: bytes) -> Body:
     return cast("Body", value)
 
 
-def read_request(endpoint: Endpoint, body: Body, *, model: str, disaggregated: bool) -> Request:
-    """Check a client's body and decide how it is sent to the engines."""
-    _check_model(body, model)
+def read_request(endpoint: Endpoint, body: Body, *, models: Sequence[str]) -> Request:
+    """Check a client's body and decide how it is sent to the engines. `models`: the names that it may ask for."""
+    check_model(body.get("model"), models)
     _check_input(endpoint, body)
     stripped = _strip(body)
     stream = _check_stream(stripped)
     parameters.check(stripped, chat=endpoint is Endpoint.CHAT)
-    decode_only = _decode_only(endpoint, stripped) or (None if disaggregated else NOT_DISAGGREGATED)
     single = stripped.get("n") in (None, 1) and not _several_prompts(stripped)
     return Request(
         endpoint=endpoint,
         body=stripped,
         stream=stream,
-        decode_only=decode_only,
+        decode_only=_decode_only(endpoint, stripped),
         assemble=not stream and single and _ASSEMBLED.issuperset(stripped) and stripped.get("max_tokens") != 0,
         ask_usage=single and not _wants_usage(stripped),
     )
 
 
-def prefill_body(request: Request) -> Body:
-    """The body of the prefill request: the same request for one token, its KV kept for a decode pod."""
+def check_model(given: object, models: Sequence[str]) -> None:
+    """ApiError where a client asks for another model than these; None asks for whatever is served."""
+    if given is not None and not isinstance(given, str):
+        raise ApiError(400, f"'model' must be a string: write \"{models[0]}\".", param="model")
+    if given is not None and given not in models:
+        served = " and ".join(f"'{name}'" for name in models)
+        message = f"The model '{given}' does not exist; this service serves {served}."
+        raise ApiError(404, message, param="model", code="model_not_found")
+
+
+def prefill_body(request: Request, model: str) -> Body:
+    """The body of the prefill request: the same request for one token, its KV kept for a decode pod.
+
+    `model` is the engine's name for the model, as for `decode_body`."""
     dropped = PREFILL_DROPPED if request.endpoint is Endpoint.CHAT else PREFILL_DROPPED | {"response_format"}
-    body = {k: v for k, v in request.body.items() if k not in dropped}
+    body = {k: v for k, v in renamed(request.body, model).items() if k not in dropped}
     return {**body, **PREFILL_SAMPLING, KV_PARAMS: dict(PREFILL_KV_PARAMS)}
 
 
-def decode_body(request: Request, kv_params: Mapping[str, Any] | None, *, assemble: bool) -> Body:
+def decode_body(request: Request, kv_params: Mapping[str, Any] | None, model: str, *, assemble: bool) -> Body:
     """The body of the decode request; with no `kv_params` the decode pod does the prefill as well."""
-    body = dict(request.body)
+    body = renamed(request.body, model)
     streamed = request.stream or assemble
     if assemble:
         body["stream"] = True
@@ -181,21 +192,6 @@ def prompt_tokens(usage: Any) -> int | None:
     """The prompt's tokens in the `usage` of an answer."""
     tokens = cast("Body", usage).get("prompt_tokens") if isinstance(usage, dict) else None
     return tokens if isinstance(tokens, int) else None
-
-
-def _check_model(body: Body, model: str) -> None:
-    given = body.get("model")
-    if given is None:
-        return
-    if not isinstance(given, str):
-        raise ApiError(400, f"'model' must be a string: write \"{model}\".", param="model")
-    if given != model:
-        raise ApiError(
-            404,
-            f"The model '{given}' does not exist; this service serves '{model}'.",
-            param="model",
-            code="model_not_found",
-        )
 
 
 def _check_input(endpoint: Endpoint, body: Body) -> None:

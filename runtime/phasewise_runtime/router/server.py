@@ -70,7 +70,7 @@ class Server:
             self._background(self._reload_keys, "api keys")
         admin = build_admin(metrics, context.activity, self.not_ready)
         self._admin_site, self.admin_port = await self._listen(admin, settings.admin_port)
-        app = build_app(settings, self._keys, self._handler, self.not_ready)
+        app = build_app(context, self._keys, self._handler, self.not_ready)
         self._site, self.port = await self._listen(app, settings.port)
         log.info(
             "router started", extra={"port": self.port, "admin_port": self.admin_port, "model": settings.model_name}

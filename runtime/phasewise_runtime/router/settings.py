@@ -19,7 +19,6 @@ class Settings:
     service: str
     namespace: str
     model_name: str
-    disaggregated: bool = True
     host: str = "0.0.0.0"
     port: int = ROUTER_PORT
     admin_port: int = ROUTER_ADMIN_PORT
@@ -65,12 +64,6 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--service", required=True, type=_text, help="name of the InferenceService")
     p.add_argument("--namespace", default="", help=f"default: {ENV_NAMESPACE}, or the service account's")
     p.add_argument("--model-name", required=True, type=_text, help="model name that clients use")
-    p.add_argument(
-        "--disaggregated",
-        action=argparse.BooleanOptionalAction,
-        default=d.disaggregated,
-        help="run a prefill request where there are prefill pods",
-    )
     p.add_argument("--host", default=d.host, help="address to listen on")
     p.add_argument("--port", type=_port, default=d.port, help="OpenAI API")
     p.add_argument("--admin-port", type=_port, default=d.admin_port, help="probes and metrics")

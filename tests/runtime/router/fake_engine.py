@@ -36,6 +36,8 @@ class FakeEngine:
     role: str
     name: str
     fingerprint: str = "fp"
+    model: str = MODEL
+    aggregated: bool = False
     tokens: tuple[str, ...] = ("Hel", "lo", " wor", "ld")
     always: str | None = None
     """A fault of every request."""
@@ -64,8 +66,10 @@ class FakeEngine:
         self.gate.set()
 
     def pod(self, **changes: Any) -> Pod:
-        known: dict[str, Any] = {"ready": True, "terminating": False, "fingerprint": self.fingerprint, **changes}
-        return Pod(uid=self.name, name=self.name, role=self.role, address="127.0.0.1", port=self.port, **known)
+        known: dict[str, Any] = {"uid": self.name, "name": self.name, "role": self.role, "address": "127.0.0.1"}
+        known |= {"port": self.port, "fingerprint": self.fingerprint, "model": self.model, "ready": True}
+        known |= {"aggregated": self.aggregated, **changes}
+        return Pod(**known)
 
     @property
     def bodies(self) -> list[dict[str, Any]]:
@@ -78,8 +82,7 @@ class FakeEngine:
         app.router.add_get("/health", self._health)
         self.runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.05)
         await self.runner.setup()
-        site = web.TCPSite(self.runner, "127.0.0.1", self.port)
-        await site.start()
+        await web.TCPSite(self.runner, "127.0.0.1", self.port).start()
         self.port = self.runner.addresses[0][1]
 
     async def kill(self) -> None:
@@ -98,13 +101,12 @@ class FakeEngine:
     async def _answer(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
         body = await request.json()
         self.requests.append(Seen(request.path, dict(request.headers), body))
-        fault = self.faults.popleft() if self.faults else self.always
-        kv = body.get("kv_transfer_params") or {}
-        if kv.get("do_remote_prefill"):
+        fault = "404" if body.get("model", self.model) != self.model else self.always
+        fault = self.faults.popleft() if self.faults else fault
+        if (kv := body.get("kv_transfer_params") or {}).get("do_remote_prefill"):
             self.kv_seen.append(kv["remote_request_id"])
         try:
-            early = await self._early_fault(request, fault)
-            if early is not None:
+            if (early := await self._early_fault(request, fault)) is not None:
                 return early
             if body.get("stream"):
                 return await self._stream(request, body, fault, chat=chat)
@@ -178,14 +180,13 @@ class FakeEngine:
             }
         else:
             choice["text"] = "".join(tokens)
-        choice |= {"logprobs": None, "finish_reason": finish, "stop_reason": None, "token_ids": None}
-        if body.get("logprobs"):
-            choice["logprobs"] = {"tokens": list(tokens)}
+        logprobs = {"tokens": list(tokens)} if body.get("logprobs") else None
+        choice |= {"logprobs": logprobs, "finish_reason": finish, "stop_reason": None, "token_ids": None}
         return {
             "id": f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}",
             "object": "chat.completion" if chat else "text_completion",
             "created": 1700000000,
-            "model": MODEL,
+            "model": self.model,
             "choices": [choice],
             "service_tier": None,
             "system_fingerprint": FINGERPRINT,
@@ -238,10 +239,9 @@ class FakeEngine:
             "id": f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}",
             "object": "chat.completion.chunk" if chat else "text_completion",
             "created": 1700000000,
-            "model": MODEL,
+            "model": self.model,
         }
         options = body.get("stream_options") or {}
-        usage = bool(options.get("include_usage"))
         limit = body.get("max_completion_tokens") or body.get("max_tokens") or len(self.tokens)
         tokens = self.tokens[:limit]
         if chat:
@@ -261,16 +261,16 @@ class FakeEngine:
                 aborted = fault == "mid_abort"
                 choice["finish_reason"] = "abort" if aborted else ("length" if limit <= len(self.tokens) else "stop")
                 choice["stop_reason"] = None
-                if not usage:
+                if not options.get("include_usage"):
                     event["system_fingerprint"] = FINGERPRINT
             if options.get("continuous_usage_stats"):
                 event["usage"] = self._usage(1 + i)
             if fault == "reasoning" and chat:
                 choice["delta"] = {"reasoning": token}
             yield self._event(event)
-        if usage:
-            counts = self._usage(len(tokens))
-            yield self._event({**head, "choices": [], "system_fingerprint": FINGERPRINT, "usage": counts})
+        if options.get("include_usage"):
+            head |= {"choices": [], "system_fingerprint": FINGERPRINT}
+            yield self._event({**head, "usage": self._usage(len(tokens))})
 
 
 def _choice(token: str, *, chat: bool) -> dict[str, Any]:

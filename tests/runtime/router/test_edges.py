@@ -131,8 +131,8 @@ ARGS = ["--service", "s", "--model-name", "m", "--namespace", "n"]
 
 
 def test_flags() -> None:
-    got = settings.parse([*ARGS, "--no-disaggregated", "--hold-seconds", "0.5", "--port", "9000"])
-    assert (got.service, got.namespace, got.disaggregated, got.hold_seconds, got.port) == ("s", "n", False, 0.5, 9000)
+    got = settings.parse([*ARGS, "--hold-seconds", "0.5", "--port", "9000"])
+    assert (got.service, got.namespace, got.hold_seconds, got.port) == ("s", "n", 0.5, 9000)
     assert (got.ttft_target_seconds, got.itl_target_seconds) == (0, 0), "no target by default"
     got = settings.parse([*ARGS, "--ttft-target-seconds=0.5", "--itl-target-seconds=0.04"])
     assert (got.ttft_target_seconds, got.itl_target_seconds) == (0.5, 0.04)

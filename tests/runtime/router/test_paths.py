@@ -237,12 +237,11 @@ async def test_the_official_client_streams_and_lists(router: RouterFactory) -> N
     assert models == ["tiny"]
 
 
-async def test_without_disaggregation_decode_does_both_phases(router: RouterFactory) -> None:
-    p, d = pair()
-    async with router(p, d, disaggregated=False) as r:
+async def test_a_pod_of_a_revision_without_a_prefill_pool_does_both_phases(router: RouterFactory) -> None:
+    d = FakeEngine("decode", "d0", aggregated=True)
+    async with router(d) as r:
         assert (await r.chat()).content == "Hello world"
         assert r.metric("decode_only_total", reason="not_disaggregated") == 1
-    assert not p.requests
 
 
 async def test_kv_is_never_passed_to_another_fingerprint(router: RouterFactory) -> None:

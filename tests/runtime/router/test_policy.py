@@ -6,16 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phasewise_runtime.router.pods import Pod
-from phasewise_runtime.router.policy import Candidate, Choice, choose, choose_decode
+from phasewise_runtime.router.pods import Candidate, Pod
+from phasewise_runtime.router.policy import Choice, choose, choose_decode
 
 
 def p(name: str, load: int = 0, fp: str = "a", *, ejected: bool = False, tried: int = 0) -> Candidate:
     return Candidate(Pod(name, name, "prefill", "10.0.0.1", fp, ready=True), load, ejected, tried)
 
 
-def d(name: str, load: int = 0, fp: str = "a", *, ejected: bool = False, tried: int = 0) -> Candidate:
-    return Candidate(Pod(name, name, "decode", "10.0.0.2", fp, ready=True), load, ejected, tried)
+def d(
+    name: str, load: int = 0, fp: str = "a", *, ejected: bool = False, tried: int = 0, aggregated: bool = False
+) -> Candidate:
+    pod = Pod(name, name, "decode", "10.0.0.2", fp, ready=True, aggregated=aggregated)
+    return Candidate(pod, load, ejected, tried)
 
 
 CASES: list[tuple[str, list[Candidate], list[Candidate], str | None, tuple[str | None, str, str] | None]] = [
@@ -33,6 +36,7 @@ CASES: list[tuple[str, list[Candidate], list[Candidate], str | None, tuple[str |
     ),
     ("old and new pair by load", [p("p0"), p("p1", fp="b")], [d("d0", 3), d("d1", 1, "b")], None, ("p1", "d1", "pair")),
     ("peer of its own fingerprint", [p("p0", 9), p("p1", 0, "b")], [d("d0")], None, ("p0", "d0", "pair")),
+    ("no prefill pool", [], [d("d", aggregated=True)], None, (None, "d", "not_disaggregated")),
     ("no prefill pod", [], [d("d")], None, (None, "d", "no_prefill_pod")),
     ("ejected prefill", [p("p", ejected=True)], [d("d")], None, (None, "d", "prefill_ejected")),
     ("prefill that failed this request", [p("p", tried=1)], [d("d")], None, (None, "d", "prefill_failed")),

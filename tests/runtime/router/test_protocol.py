@@ -18,12 +18,12 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 
 def chat(**fields: Any) -> Request:
     body = {"model": "m", "messages": MESSAGES, **fields}
-    return proto.read_request(Endpoint.CHAT, body, model="m", disaggregated=True)
+    return proto.read_request(Endpoint.CHAT, body, models=("m",))
 
 
 def complete(**fields: Any) -> Request:
     body = {"model": "m", "prompt": "p", **fields}
-    return proto.read_request(Endpoint.COMPLETIONS, body, model="m", disaggregated=True)
+    return proto.read_request(Endpoint.COMPLETIONS, body, models=("m",))
 
 
 @pytest.mark.parametrize(
@@ -60,11 +60,6 @@ def test_which_requests_are_decode_only(fields: dict[str, Any], decode_only: str
 def test_an_echo_in_a_chat_is_decode_only() -> None:
     assert chat(echo=True).decode_only == "prompt_logprobs"
     assert chat(echo=False).decode_only is None
-
-
-def test_without_a_prefill_pool_every_request_is_decode_only() -> None:
-    body = {"messages": MESSAGES}
-    assert proto.read_request(Endpoint.CHAT, body, model="m", disaggregated=False).decode_only == "not_disaggregated"
 
 
 PREFILL: dict[str, Any] = {
@@ -126,7 +121,7 @@ OF_THE_PROMPT: dict[str, Any] = {
 @pytest.mark.parametrize("request_of", [chat, complete])
 def test_the_prefill_request_has_what_shapes_the_prompt_and_no_sampling(request_of: Any) -> None:
     sent = prompt_of(request_of)
-    assert proto.prefill_body(request_of(**OF_THE_OUTPUT, **OF_THE_PROMPT)) == {**sent, **OF_THE_PROMPT, **PREFILL}
+    assert proto.prefill_body(request_of(**OF_THE_OUTPUT, **OF_THE_PROMPT), "m") == {**sent, **OF_THE_PROMPT, **PREFILL}
 
 
 def prompt_of(request_of: Any) -> dict[str, Any]:
@@ -135,8 +130,8 @@ def prompt_of(request_of: Any) -> dict[str, Any]:
 
 def test_chat_templates_may_write_the_response_format_into_the_prompt_completions_cannot() -> None:
     given = {"response_format": {"type": "json_object"}}
-    assert proto.prefill_body(chat(**given)) == {**prompt_of(chat), **given, **PREFILL}
-    assert proto.prefill_body(complete(**given)) == {**prompt_of(complete), **PREFILL}
+    assert proto.prefill_body(chat(**given), "m") == {**prompt_of(chat), **given, **PREFILL}
+    assert proto.prefill_body(complete(**given), "m") == {**prompt_of(complete), **PREFILL}
 
 
 @pytest.mark.parametrize(
@@ -159,9 +154,23 @@ def test_chat_templates_may_write_the_response_format_into_the_prompt_completion
 def test_decode_body(fields: dict[str, Any], assemble: bool, change: dict[str, Any]) -> None:
     sent = {"model": "m", "messages": MESSAGES, **fields}
     kv = {"remote_host": "h"}
-    got = proto.decode_body(chat(**fields), kv, assemble=assemble)
+    got = proto.decode_body(chat(**fields), kv, "m", assemble=assemble)
     assert got == {**sent, **change, "kv_transfer_params": kv}
-    assert "kv_transfer_params" not in proto.decode_body(chat(**fields), None, assemble=assemble)
+    assert "kv_transfer_params" not in proto.decode_body(chat(**fields), None, "m", assemble=assemble)
+
+
+def test_each_engine_is_asked_by_its_own_name_for_the_model() -> None:
+    request = chat()
+    assert proto.prefill_body(request, "old")["model"] == "old"
+    assert proto.decode_body(request, None, "new", assemble=False)["model"] == "new"
+    assert request.body["model"] == "m", "the next attempt may go to pods of other names"
+
+
+def test_the_names_of_all_pods_may_be_asked_for_and_no_others() -> None:
+    for name in ("new", "old"):
+        proto.check_model(name, ("new", "old"))
+    with pytest.raises(ApiError, match="'other' does not exist; this service serves 'new' and 'old'"):
+        proto.check_model("other", ("new", "old"))
 
 
 @pytest.mark.parametrize(
@@ -196,8 +205,8 @@ OURS = {
 @given(st.dictionaries(st.text(max_size=12).filter(lambda k: k not in OURS), json_values, max_size=5))
 def test_every_other_field_reaches_prefill_and_decode_as_it_was(fields: dict[str, Any]) -> None:
     raw = json.dumps({"model": "m", "messages": MESSAGES, **fields}).encode()
-    request = proto.read_request(Endpoint.CHAT, proto.parse_body(raw), model="m", disaggregated=True)
-    for body in (proto.prefill_body(request), proto.decode_body(request, {}, assemble=False)):
+    request = proto.read_request(Endpoint.CHAT, proto.parse_body(raw), models=("m",))
+    for body in (proto.prefill_body(request, "m"), proto.decode_body(request, {}, "m", assemble=False)):
         sent = json.loads(proto.encode(body))
         assert {k: sent[k] for k in fields} == fields
 
@@ -232,7 +241,7 @@ BAD: list[tuple[bytes, int, str]] = [
 @pytest.mark.parametrize(("raw", "status", "says"), BAD)
 def test_bad_requests_are_refused_with_what_to_write(raw: bytes, status: int, says: str) -> None:
     with pytest.raises(ApiError) as e:
-        proto.read_request(Endpoint.CHAT, proto.parse_body(raw), model="m", disaggregated=True)
+        proto.read_request(Endpoint.CHAT, proto.parse_body(raw), models=("m",))
     assert e.value.status == status
     assert says in e.value.message
 
