@@ -1,7 +1,8 @@
 """Splits requests by capacity. Pure.
 
-Over time each group gets its share of the requests, and at no moment does a group hold more than its share of those in
-flight. So one that is slower than its capacity says gets fewer requests, not a growing queue.
+Of the requests that come, each group gets its share. One that is slower than its capacity says would so hold ever more
+of those in flight: it gets none while it holds a quarter more than its share. New pods get their part of what comes, too,
+not all of it until they hold as many requests as the old.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from typing import Final
 GOLDEN: Final = 0.6180339887498949
 """Multiples of the golden ratio, modulo 1, fill the unit interval more evenly than those of any other number: however
 many there are, each part of it has had its share of them, to within a few."""
+
+SLACK: Final = 1.25
+"""Times its share of the requests in flight that a group may hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +32,20 @@ class Share:
 def next_share(shares: Sequence[Share], count: int) -> int:
     """Index of the one that takes the next request; `count` is incremented from request to request.
 
-    Only those take part that hold less than their share of the requests in flight, the new one included; there is
-    always one.
+    It takes turns; where the one whose turn it is holds too much, the one that lacks most of its share.
     """
-    capacity, load = sum(s.capacity for s in shares), 1 + sum(s.load for s in shares)
-    below = [i for i, s in enumerate(shares) if s.load * capacity < s.capacity * load]
-    point = count * GOLDEN % 1.0 * sum(shares[i].capacity for i in below)
-    for i in below:
-        point -= shares[i].capacity
+    load, capacity = 1 + sum(s.load for s in shares), sum(s.capacity for s in shares)
+    fair = [load * s.capacity / capacity for s in shares]
+    chosen = _turn(shares, count * GOLDEN % 1.0 * capacity)
+    if shares[chosen].load < SLACK * fair[chosen]:
+        return chosen
+    return max(range(len(shares)), key=lambda i: fair[i] - shares[i].load)
+
+
+def _turn(shares: Sequence[Share], point: float) -> int:
+    """Index of the one at `point` of all capacities in a row."""
+    for i, share in enumerate(shares):
+        point -= share.capacity
         if point < 0:
             return i
-    return below[-1]
+    return len(shares) - 1

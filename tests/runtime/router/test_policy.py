@@ -34,7 +34,7 @@ CASES: list[tuple[str, list[Candidate], list[Candidate], str | None, tuple[str |
         None,
         ("p", "d0", "pair"),
     ),
-    ("old and new pair by load", [p("p0"), p("p1", fp="b")], [d("d0", 3), d("d1", 1, "b")], None, ("p1", "d1", "pair")),
+    ("old and new pair by load", [p("p0"), p("p1", fp="b")], [d("d0", 9), d("d1", 1, "b")], None, ("p1", "d1", "pair")),
     ("peer of its own fingerprint", [p("p0", 9), p("p1", 0, "b")], [d("d0")], None, ("p0", "d0", "pair")),
     ("no prefill pool", [], [d("d", aggregated=True)], None, (None, "d", "not_disaggregated")),
     ("no prefill pod", [], [d("d")], None, (None, "d", "no_prefill_pod")),
