@@ -54,10 +54,8 @@ def groups(prefills: Sequence[Candidate], decodes: Sequence[Candidate], known: S
     Those that miss their prefill pods take part only where they are more than all that is complete: a single new pair
     must not get the requests of ten old pods.
     """
-    pools = {
-        fingerprint: (_of(fingerprint, prefills), _of(fingerprint, decodes))
-        for fingerprint in dict.fromkeys(d.pod.fingerprint for d in decodes)
-    }
+    peers = _by_fingerprint(prefills)
+    pools = {fingerprint: (peers.get(fingerprint, []), pods) for fingerprint, pods in _by_fingerprint(decodes).items()}
     largest = _largest(pools, known)
     found = [Group(*pool, _capacity(*pool, largest)) for pool in pools.values()]
     complete = [g for g in found if g.complete]
@@ -84,8 +82,11 @@ def _capacity(prefills: Sequence[Candidate], decodes: Sequence[Candidate], large
     return min(_size(prefills) / largest[0], _size(decodes) / largest[1]) * sum(largest)
 
 
-def _of(fingerprint: str, candidates: Sequence[Candidate]) -> list[Candidate]:
-    return [c for c in candidates if c.pod.fingerprint == fingerprint]
+def _by_fingerprint(candidates: Sequence[Candidate]) -> dict[str, list[Candidate]]:
+    found: dict[str, list[Candidate]] = {}
+    for candidate in candidates:
+        found.setdefault(candidate.pod.fingerprint, []).append(candidate)
+    return found
 
 
 def _size(candidates: Sequence[Candidate]) -> int:

@@ -41,7 +41,7 @@ class Pod:
     @property
     def size(self) -> int:
         """Its capacity beside other pods of its kind, in GPUs; on CPU each pod counts as one."""
-        return max(1, self.gpus)
+        return self.gpus or 1
 
     @property
     def usable(self) -> bool:

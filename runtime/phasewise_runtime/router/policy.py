@@ -73,8 +73,10 @@ def _least_tried(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _least_loaded(candidates: Sequence[Candidate], round_robin: int) -> Candidate:
-    lowest = min(c.load / c.pod.size for c in candidates)
-    equals = sorted((c for c in candidates if c.load / c.pod.size == lowest), key=lambda c: c.pod.name)
+    loads = [c.load / c.pod.size for c in candidates]
+    lowest = min(loads)
+    equals = [c for c, load in zip(candidates, loads, strict=True) if load == lowest]
+    equals.sort(key=lambda c: c.pod.name)
     turns = [c for c in equals for _ in range(c.pod.size)]
     return turns[round_robin % len(turns)]
 

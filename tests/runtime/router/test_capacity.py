@@ -130,3 +130,13 @@ def test_pairs_have_one_fingerprint_and_no_complete_pod_starves(given_: list[Pod
     }
     complete = {p.uid for p in ready if p.aggregated or p.fingerprint in paired}
     assert complete <= served
+
+
+def test_pods_that_are_being_deleted_do_not_say_how_many_belong_together() -> None:
+    pods = [
+        Pod("u0", "p0", "prefill", "", "fp", ready=False, gpus=4),
+        Pod("u1", "p1", "prefill", "10.0.0.1", "fp", ready=True, gpus=4),
+        Pod("u2", "p2", "prefill", "10.0.0.1", "fp", ready=True, terminating=True, gpus=4),
+        Pod("u3", "d0", "decode", "10.0.0.1", "fp", ready=True),
+    ]
+    assert sizes_of(pods) == {("prefill", "fp"): 8, ("decode", "fp"): 1}
