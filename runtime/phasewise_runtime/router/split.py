@@ -1,8 +1,8 @@
 """Splits requests by capacity. Pure.
 
 Of the requests that come, each group gets its share. One that is slower than its capacity says would so hold ever more
-of those in flight: it gets none while it holds a quarter more than its share. New pods get their part of what comes, too,
-not all of it until they hold as many requests as the old.
+of those in flight: it gets none while it holds a quarter more than its share. New pods get their share of what comes as
+well, not all of it until they hold as many requests as the old.
 """
 
 from __future__ import annotations
