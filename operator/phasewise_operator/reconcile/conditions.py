@@ -87,11 +87,11 @@ class ConditionRow:
 CONDITIONS: Final = (
     ConditionRow(
         (READY,),
-        "all pools and the router are ready, and KV transfer has not failed",
+        "all pools (but those at zero, as the spec asks) and the router are ready, and KV transfer has not failed",
         "a pool or the router is not ready, or KV transfer has failed: the first of their reasons, or that of "
         "`Stalled`",
         "",
-        (Reason.SERVING, Reason.PAUSED, Reason.INVALID_SPEC, Reason.INTERNAL_ERROR),
+        (Reason.SERVING, Reason.SCALED_TO_ZERO, Reason.PAUSED, Reason.INVALID_SPEC, Reason.INTERNAL_ERROR),
     ),
     ConditionRow(
         (MODEL_READY,),
