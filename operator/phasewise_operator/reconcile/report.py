@@ -235,17 +235,20 @@ def _ready(ctx: Context, parts: Sequence[ConditionUpdate], stalled: ConditionUpd
     elif missing:
         worst = replace(missing[0], type=READY, message=f"{missing[0].type}: {missing[0].message}")
     else:
-        worst = _ready_update(parts)
+        worst = _ready_update(parts, stalled)
     if ctx.spec.paused:
         text = f"spec.paused is true: nothing is changed; {worst.message}"
         return ConditionUpdate(READY, worst.status, Reason.PAUSED, text, Severity.NORMAL)
     return worst
 
 
-def _ready_update(parts: Sequence[ConditionUpdate]) -> ConditionUpdate:
-    """Decode answers requests also where prefill is at zero; where decode is, requests wait for a replica."""
-    idle = any(p.type == DECODE_READY and p.reason == Reason.SCALED_TO_ZERO for p in parts)
-    if idle:
+def _ready_update(parts: Sequence[ConditionUpdate], stalled: ConditionUpdate) -> ConditionUpdate:
+    """Decode answers requests also where prefill is at zero; where decode is, requests wait for a replica. A service
+    that serves but is stalled, such as one whose newest spec is refused, says so."""
+    reason, text = Reason.SERVING, "all pools and the router are ready"
+    if any(p.type == DECODE_READY and p.reason == Reason.SCALED_TO_ZERO for p in parts):
         text = "no replica of decode is desired; with scaling.mode Auto the next request starts one"
-        return ConditionUpdate(READY, _TRUE, Reason.SCALED_TO_ZERO, text)
-    return ConditionUpdate(READY, _TRUE, Reason.SERVING, "all pools and the router are ready")
+        reason = Reason.SCALED_TO_ZERO
+    if stalled.status is _TRUE:
+        return ConditionUpdate(READY, _TRUE, stalled.reason, f"{text}, but it is stalled: {stalled.message}")
+    return ConditionUpdate(READY, _TRUE, reason, text)

@@ -149,6 +149,18 @@ def test_a_service_of_which_a_child_is_refused_has_failed(
     assert kstatus(reported(make_context(), Observed(), [failure])) is FAILED
 
 
+def test_a_service_that_serves_while_its_newest_spec_is_refused_says_so_in_the_reason_of_ready(
+    make_context: MakeContext,
+) -> None:
+    """`kubectl get` shows that reason, and not Stalled's."""
+    failure = Failure("Service", "chat", "ApplyRefused", "422", refused=True)
+    live = reported(make_context(), children(make_context()), [failure])
+    assert kstatus(live) is FAILED
+    assert states(live)["Ready"] == ("True", "ApplyRefused")
+    message = next(c["message"] for c in live["status"]["conditions"] if c["type"] == "Ready")
+    assert message == "all pools and the router are ready, but it is stalled: Service chat: 422"
+
+
 def test_a_write_that_is_tried_again_is_progress(make_context: MakeContext) -> None:
     ctx = make_context()
     ready = reported(ctx, children(ctx))
