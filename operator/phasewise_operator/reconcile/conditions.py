@@ -192,11 +192,11 @@ class ConditionUpdate:
         return (self.status is ConditionStatus.TRUE) != (self.type in ABNORMAL_CONDITIONS)
 
     def full_message(self, longest: int = LONGEST_MESSAGE) -> str:
-        """With whose fault it is and where to read on, where it is not as it should be; the rest is cut."""
+        """With whose fault it is and where to read on, where it is not as it should be. In the first line, which is all
+        that `kubectl get` shows; others are of a log."""
         end = "" if self.is_good else runbooks.pointer(self.reason)
-        room = longest - len(end)
-        text = self.message if len(self.message) <= room else f"{self.message[: room - 3]}..."
-        return text + end
+        first, *log = self.message.split("\n", 1)
+        return _cut("\n".join([_cut(first, longest - len(end)) + end, *log]), longest)
 
 
 def conditions(updates: Sequence[ConditionUpdate], generation: int, before: Manifest, now: str) -> list[Condition]:
@@ -220,6 +220,10 @@ def _condition(update: ConditionUpdate, before: Manifest | None, generation: int
         observed_generation=generation,
         last_transition_time=before["lastTransitionTime"] if before and same else now,
     )
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
 def conditions_table() -> str:

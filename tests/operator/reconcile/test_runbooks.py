@@ -105,6 +105,13 @@ def test_a_message_that_is_cut_still_leads_to_its_page() -> None:
     assert (len(note), note[-4:]) == (1000, ".md)")
 
 
+def test_the_end_of_a_log_in_a_message_comes_after_all_that_kubectl_get_shows() -> None:
+    text = "pod p: no such option\nINFO one\n" + "x" * 40_000
+    first, *log = message(ConditionUpdate("Stalled", ConditionStatus.TRUE, "InvalidEngine", text)).split("\n")
+    assert first == "pod p: no such option (at fault: the spec; see docs/runbooks/InvalidEngine.md)"
+    assert (log[0], log[1][-4:]) == ("INFO one", "x...")
+
+
 def test_whatever_is_not_as_it_should_be_has_a_page(make_context: MakeContext) -> None:
     """Of a service that starts, that is paused and that is at zero; of others the tables above say so."""
     zero = {role: {"replicas": {"min": 0, "max": 1}} for role in contract.ENGINE_ROLES}
