@@ -13,6 +13,7 @@ from typing import Any, Final
 from phasewise_operator.api.status import ConditionStatus
 from phasewise_operator.kinds import Manifest
 from phasewise_operator.observed import Failure, Observed
+from phasewise_operator.reconcile import runbooks
 from phasewise_operator.reconcile.conditions import (
     DECODE_READY,
     KV_TRANSFER_READY,
@@ -149,8 +150,9 @@ def _known_kv_condition(before: Mapping[str, Any]) -> ConditionUpdate | None:
     known = next(found, None)
     if known is None:
         return None
-    status = ConditionStatus(known["status"])
-    return ConditionUpdate(KV_TRANSFER_READY, status, known["reason"], known["message"], provisional=True)
+    status, reason = ConditionStatus(known["status"]), known["reason"]
+    message = known["message"].removesuffix(runbooks.pointer(reason))
+    return ConditionUpdate(KV_TRANSFER_READY, status, reason, message, provisional=True)
 
 
 def _stalled(views: Mapping[str, RoleView], failures: Sequence[Failure]) -> ConditionUpdate:
@@ -233,7 +235,8 @@ def _ready(ctx: Context, parts: Sequence[ConditionUpdate], stalled: ConditionUpd
     if missing and stalled.status is _TRUE:
         worst = replace(stalled, type=READY, status=_FALSE)
     elif missing:
-        worst = replace(missing[0], type=READY, message=f"{missing[0].type}: {missing[0].message}")
+        first = missing[0]
+        worst = ConditionUpdate(READY, _FALSE, first.reason, f"{first.type}: {first.message}", first.severity)
     else:
         worst = _ready_update(parts, stalled)
     if ctx.spec.paused:
