@@ -80,8 +80,10 @@ INFERENCE_SERVICE: Final = Resource(
         Column("ITL", ".status.slo.itl.summary"),
         Column("Ready", _condition("status")),
         Column("Reason", _condition("reason")),
+        Column("Since", _condition("lastTransitionTime"), type="date", wide=True),
         Column("URL", ".status.url", wide=True),
         AGE,
+        Column("Message", _condition("message"), wide=True),
     ),
 )
 POOL_SCALER: Final = Resource(

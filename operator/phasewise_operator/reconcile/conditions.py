@@ -12,6 +12,7 @@ from typing import Final
 
 from phasewise_operator.api.status import Condition, ConditionStatus
 from phasewise_operator.kinds import Manifest
+from phasewise_operator.reconcile import runbooks
 
 READY: Final = "Ready"
 MODEL_READY: Final = "ModelReady"
@@ -24,6 +25,8 @@ SCALING_LIMITED: Final = "ScalingLimited"
 RECONCILING: Final = "Reconciling"
 STALLED: Final = "Stalled"
 
+ABNORMAL_CONDITIONS: Final = (SCALING_LIMITED, RECONCILING, STALLED)
+"""Conditions that are as they should be while they are False."""
 LIVE_CONDITIONS: Final = (SCALING_ACTIVE, SCALING_LIMITED)
 """Conditions that follow the load: their messages carry figures, and a bound may apply now and not a moment later."""
 LONGEST_MESSAGE: Final = 4096
@@ -87,11 +90,12 @@ class ConditionRow:
 CONDITIONS: Final = (
     ConditionRow(
         (READY,),
-        "all pools and the router are ready, and KV transfer has not failed",
+        "all pools (but those at zero, as the spec asks) and the router are ready, and KV transfer has not failed; "
+        "while it is Stalled all the same, with that reason",
         "a pool or the router is not ready, or KV transfer has failed: the first of their reasons, or that of "
         "`Stalled`",
         "",
-        (Reason.SERVING, Reason.PAUSED, Reason.INVALID_SPEC, Reason.INTERNAL_ERROR),
+        (Reason.SERVING, Reason.SCALED_TO_ZERO, Reason.PAUSED, Reason.INVALID_SPEC, Reason.INTERNAL_ERROR),
     ),
     ConditionRow(
         (MODEL_READY,),
@@ -182,6 +186,18 @@ class ConditionUpdate:
     provisional: bool = False
     """Nothing has been measured yet: what was reported earlier stays until something is."""
 
+    @property
+    def is_good(self) -> bool:
+        """As it should be."""
+        return (self.status is ConditionStatus.TRUE) != (self.type in ABNORMAL_CONDITIONS)
+
+    def full_message(self, longest: int = LONGEST_MESSAGE) -> str:
+        """With whose fault it is and where to read on, where it is not as it should be. In the first line, which is all
+        that `kubectl get` shows; others are of a log."""
+        end = "" if self.is_good else runbooks.pointer(self.reason)
+        first, *log = self.message.split("\n", 1)
+        return _cut("\n".join([_cut(first, longest - len(end)) + end, *log]), longest)
+
 
 def conditions(updates: Sequence[ConditionUpdate], generation: int, before: Manifest, now: str) -> list[Condition]:
     """As they are written. A condition whose status is as in the status `before` keeps its transition time."""
@@ -200,14 +216,14 @@ def _condition(update: ConditionUpdate, before: Manifest | None, generation: int
         type=update.type,
         status=update.status,
         reason=update.reason,
-        message=_cut(update.message),
+        message=update.full_message(),
         observed_generation=generation,
         last_transition_time=before["lastTransitionTime"] if before and same else now,
     )
 
 
-def _cut(message: str) -> str:
-    return message if len(message) <= LONGEST_MESSAGE else f"{message[: LONGEST_MESSAGE - 3]}..."
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
 def conditions_table() -> str:

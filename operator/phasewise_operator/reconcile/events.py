@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from phasewise_operator.api.status import ConditionStatus, ScalingDecision
 from phasewise_operator.kinds import EVENT, Manifest
@@ -15,6 +16,9 @@ from phasewise_operator.reconcile.conditions import (
     Severity,
 )
 from phasewise_runtime import contract
+
+_LONGEST_NOTE: Final = 1000
+"""The API server refuses 1024 bytes and more."""
 
 
 def changed_conditions(updates: Sequence[ConditionUpdate], before: Manifest) -> list[ConditionUpdate]:
@@ -45,9 +49,8 @@ def fresh_decisions(before: Manifest, after: Manifest) -> list[ScalingDecision]:
 
 
 def condition_event(live: Manifest, update: ConditionUpdate, now: str) -> Manifest:
-    holds = update.status is ConditionStatus.TRUE
-    good = holds == (update.type in (READY, SCALING_ACTIVE))
-    return _event(live, "Reconcile", update.reason, update.message, good or update.severity is Severity.NORMAL, now)
+    normal = update.is_good or update.severity is Severity.NORMAL
+    return _event(live, "Reconcile", update.reason, update.full_message(_LONGEST_NOTE), normal, now)
 
 
 def decision_event(live: Manifest, decision: ScalingDecision, now: str) -> Manifest:
@@ -67,7 +70,7 @@ def _event(live: Manifest, action: str, reason: str, note: str, normal: bool, no
         "type": "Normal" if normal else "Warning",
         "reason": reason,
         "action": action,
-        "note": note.encode()[:1000].decode(errors="ignore"),
+        "note": note.encode()[:_LONGEST_NOTE].decode(errors="ignore"),
         "reportingController": f"{contract.API_GROUP}/operator",
         "reportingInstance": contract.FIELD_MANAGER,
         "regarding": {

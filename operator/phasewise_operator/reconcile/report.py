@@ -6,14 +6,14 @@ What each condition means is in conditions.CONDITIONS.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from phasewise_operator.api.pool import Replicas
-from phasewise_operator.api.spec import ScalingMode
 from phasewise_operator.api.status import ConditionStatus
 from phasewise_operator.kinds import Manifest
 from phasewise_operator.observed import Failure, Observed
+from phasewise_operator.reconcile import runbooks
 from phasewise_operator.reconcile.conditions import (
     DECODE_READY,
     KV_TRANSFER_READY,
@@ -22,8 +22,6 @@ from phasewise_operator.reconcile.conditions import (
     READY,
     RECONCILING,
     ROUTER_READY,
-    SCALING_ACTIVE,
-    SCALING_LIMITED,
     STALLED,
     ConditionUpdate,
     Reason,
@@ -32,9 +30,10 @@ from phasewise_operator.reconcile.conditions import (
 from phasewise_operator.reconcile.plan import Plan
 from phasewise_operator.reconcile.pod_problems import PodProblem
 from phasewise_operator.reconcile.role_views import RoleView
+from phasewise_operator.reconcile.scaling_conditions import scaling_conditions
+from phasewise_operator.reconcile.sizes import unpaused_sizes
 from phasewise_operator.render.context import Context
-from phasewise_operator.scaling.policy.data_quality import NO_ROUTER, NO_SIGNAL
-from phasewise_operator.scaling.types import NO_NODE, NO_RECOMMENDATION, Recommendation, SizeDecision
+from phasewise_operator.scaling.types import NO_RECOMMENDATION, Recommendation
 from phasewise_runtime import contract
 
 REPEATED: Final = 3
@@ -68,7 +67,7 @@ def report(
         *roles,
         *kv,
         *scaling_conditions(ctx, plan),
-        _reconciling(ctx, plan, views, failures, stalled),
+        _reconciling(ctx, plan, views, failures, stalled, _is_unapplied(ctx, plan, observed, before)),
         stalled,
     ]
 
@@ -151,8 +150,9 @@ def _known_kv_condition(before: Mapping[str, Any]) -> ConditionUpdate | None:
     known = next(found, None)
     if known is None:
         return None
-    status = ConditionStatus(known["status"])
-    return ConditionUpdate(KV_TRANSFER_READY, status, known["reason"], known["message"], provisional=True)
+    status, reason = ConditionStatus(known["status"]), known["reason"]
+    message = known["message"].removesuffix(runbooks.pointer(reason))
+    return ConditionUpdate(KV_TRANSFER_READY, status, reason, message, provisional=True)
 
 
 def _stalled(views: Mapping[str, RoleView], failures: Sequence[Failure]) -> ConditionUpdate:
@@ -174,17 +174,33 @@ def _what_is_refused(refusals: Sequence[Failure]) -> str:
     return f"{first.kind} {first.name}: {first.message}{named}{more}"
 
 
+def _is_unapplied(ctx: Context, plan: Plan, observed: Observed, before: Mapping[str, Any]) -> bool:
+    """Whether the newest spec asks for what was not there when this pass looked. A paused service keeps its sizes, also
+    those that its spec does not allow any more."""
+    if not ctx.spec.paused:
+        return bool(plan.changes) and before.get("observedGeneration") != ctx.generation
+    asked = unpaused_sizes(ctx, observed)
+    return bool(plan.changes) or any(asked[role].desired != size.desired for role, size in plan.sizes.items())
+
+
 def _reconciling(
-    ctx: Context, plan: Plan, views: Mapping[str, RoleView], failures: Sequence[Failure], stalled: ConditionUpdate
+    ctx: Context,
+    plan: Plan,
+    views: Mapping[str, RoleView],
+    failures: Sequence[Failure],
+    stalled: ConditionUpdate,
+    unapplied: bool,
 ) -> ConditionUpdate:
+    """Never True beside Stalled: kstatus goes by the first of the two."""
+    is_stalled = stalled.status is _TRUE
     if ctx.spec.paused:
-        text = "what the spec asks for is not all there, and will not be" if plan.changes else "nothing is changed"
-        status = _TRUE if plan.changes else _FALSE
+        text = "what the spec asks for is not all there, and will not be" if unapplied else "nothing is changed"
+        status = _TRUE if unapplied and not is_stalled else _FALSE
         return ConditionUpdate(RECONCILING, status, Reason.PAUSED, f"spec.paused is true: {text}")
     lacking = [v for v in views.values() if v.current < v.needed]
-    if not plan.rollout.reason and not lacking and not failures:
+    if not (plan.rollout.reason or lacking or failures or unapplied):
         return ConditionUpdate(RECONCILING, _FALSE, Reason.RECONCILED, "what runs is what the spec asks for")
-    if stalled.status is _TRUE:
+    if is_stalled:
         return ConditionUpdate(RECONCILING, _FALSE, stalled.reason, "stalled: see the condition Stalled")
     text = "; ".join([*_what_moves(plan, lacking, failures), *_what_is_in_the_way(plan, views, failures)])
     return ConditionUpdate(RECONCILING, _TRUE, Reason.ROLLING_OUT if plan.rollout.reason else Reason.PROGRESSING, text)
@@ -196,7 +212,9 @@ def _what_moves(plan: Plan, lacking: Sequence[RoleView], failures: Sequence[Fail
     if lacking:
         counts = ", ".join(f"{v.role} {v.current} of {v.needed}" for v in lacking)
         return [f"waiting for replicas of the newest spec: {counts}"]
-    return [f"{len(failures)} objects are still to be written or deleted"]
+    if failures:
+        return [f"{len(failures)} objects are still to be written or deleted"]
+    return ["what the newest spec asks for has just been written"]
 
 
 def _what_is_in_the_way(plan: Plan, views: Mapping[str, RoleView], failures: Sequence[Failure]) -> list[str]:
@@ -208,70 +226,32 @@ def _what_is_in_the_way(plan: Plan, views: Mapping[str, RoleView], failures: Seq
 
 
 def _ready(ctx: Context, parts: Sequence[ConditionUpdate], stalled: ConditionUpdate) -> ConditionUpdate:
-    """The reason of the first condition that is False becomes its own, so that Ready says why.
+    """The reason of the first condition that is False becomes its own, so that Ready says why. A pool at zero is as its
+    spec asks.
 
-    Its reason is a column of `kubectl get`, so a service that is paused says so there.
+    Its reason is a column of `kubectl get`, so a service that is paused says so there, whatever else is wrong.
     """
-    missing = [p for p in parts if p.status is _FALSE]
+    missing = [p for p in parts if p.status is _FALSE and p.reason != Reason.SCALED_TO_ZERO]
     if missing and stalled.status is _TRUE:
-        return ConditionUpdate(READY, _FALSE, stalled.reason, stalled.message)
-    found = [f"{p.type}: {p.message}" for p in missing[:1]] or ["all pools and the router are ready"]
-    status = _FALSE if missing else _TRUE
+        worst = replace(stalled, type=READY, status=_FALSE)
+    elif missing:
+        first = missing[0]
+        worst = ConditionUpdate(READY, _FALSE, first.reason, f"{first.type}: {first.message}", first.severity)
+    else:
+        worst = _ready_update(parts, stalled)
     if ctx.spec.paused:
-        found = ["spec.paused is true: nothing is changed", *found]
-        return ConditionUpdate(READY, status, Reason.PAUSED, "; ".join(found), Severity.NORMAL)
-    if missing:
-        return ConditionUpdate(READY, _FALSE, missing[0].reason, found[0], missing[0].severity)
-    return ConditionUpdate(READY, _TRUE, Reason.SERVING, found[0])
+        text = f"spec.paused is true: nothing is changed; {worst.message}"
+        return ConditionUpdate(READY, worst.status, Reason.PAUSED, text, Severity.NORMAL)
+    return worst
 
 
-def scaling_conditions(ctx: Context, plan: Plan) -> list[ConditionUpdate]:
-    """Who sizes the pools and whether it can; the message has each pool's reason."""
-    limited = next((size for size in plan.sizes.values() if size.limit), None)
-    unknown = _first_unknown(plan)
-    provisional = unknown is not None and unknown.reason == NO_SIGNAL
-    if limited:
-        severity = Severity.NORMAL if limited.limit == NO_NODE else Severity.WARNING
-        text = _size_messages(plan)
-        bound = ConditionUpdate(SCALING_LIMITED, _TRUE, limited.limit, text, severity, provisional)
-    else:
-        text = "no bound is in the way"
-        bound = ConditionUpdate(SCALING_LIMITED, _FALSE, Reason.WITHIN_BOUNDS, text, provisional=provisional)
-    return [_scaling_active(ctx, plan, provisional), bound]
-
-
-def _scaling_active(ctx: Context, plan: Plan, provisional: bool) -> ConditionUpdate:
-    mode = ctx.spec.scaling.mode
-    unknown = _first_unknown(plan)
-    fixed = {role: text for role, pool in ctx.pools.items() if (text := _why_fixed(role, pool.replicas))}
-    if mode is ScalingMode.MANUAL:
-        return ConditionUpdate(SCALING_ACTIVE, _FALSE, Reason.MANUAL, "scaling.mode is Manual: replicas.min")
-    if mode is ScalingMode.AUTO and not ctx.spec.paused and fixed.keys() == ctx.pools.keys():
-        text = "; ".join(fixed.values())
-        return ConditionUpdate(SCALING_ACTIVE, _FALSE, Reason.NO_MAXIMUM, text, Severity.NORMAL, provisional)
-    if unknown:
-        severity = Severity.NORMAL if unknown.reason == NO_ROUTER else Severity.WARNING
-        text = f"the pools are held: {_size_messages(plan)}"
-        return ConditionUpdate(SCALING_ACTIVE, _FALSE, unknown.reason, text, severity, provisional)
-    if mode is ScalingMode.EXTERNAL:
-        return ConditionUpdate(SCALING_ACTIVE, _TRUE, Reason.EXTERNAL, _size_messages(plan))
-    return ConditionUpdate(SCALING_ACTIVE, _TRUE, Reason.MEASURED, "; ".join([_size_messages(plan), *fixed.values()]))
-
-
-def _first_unknown(plan: Plan) -> SizeDecision | None:
-    return next((size for size in plan.sizes.values() if not size.sufficient), None)
-
-
-def _size_messages(plan: Plan) -> str:
-    return "; ".join(f"{role}: {size.message}" for role, size in plan.sizes.items())
-
-
-def _why_fixed(role: str, replicas: Replicas) -> str:
-    """Why scaling.mode Auto cannot change a pool's size, and what to write; empty: it can."""
-    if replicas.max is None:
-        cause, remedy = f"{role}.replicas.max is not set", "set max"
-    elif replicas.max <= replicas.min:
-        cause, remedy = f"{role}.replicas.max is {replicas.max}", "raise max"
-    else:
-        return ""
-    return f"{cause}, so {role} keeps replicas.min {replicas.min}: {remedy} to let it scale, or scaling.mode Manual"
+def _ready_update(parts: Sequence[ConditionUpdate], stalled: ConditionUpdate) -> ConditionUpdate:
+    """Decode answers requests also where prefill is at zero; where decode is, requests wait for a replica. A service
+    that serves but is stalled, such as one whose newest spec is refused, says so."""
+    reason, text = Reason.SERVING, "all pools and the router are ready"
+    if any(p.type == DECODE_READY and p.reason == Reason.SCALED_TO_ZERO for p in parts):
+        text = "no replica of decode is desired; with scaling.mode Auto the next request starts one"
+        reason = Reason.SCALED_TO_ZERO
+    if stalled.status is _TRUE:
+        return ConditionUpdate(READY, _TRUE, stalled.reason, f"{text}, but it is stalled: {stalled.message}")
+    return ConditionUpdate(READY, _TRUE, reason, text)

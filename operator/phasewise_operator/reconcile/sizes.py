@@ -20,9 +20,17 @@ from phasewise_operator.scaling.types import NO_RECOMMENDATION, PoolState, Recom
 
 def pool_sizes(ctx: Context, observed: Observed, recommendation: Recommendation) -> Mapping[str, SizeDecision]:
     """Decision by role. What runs keeps its size: a default would reset a pool when the operator starts."""
-    mode, budget = ctx.spec.scaling.mode, ctx.spec.scaling.gpu_budget
     if ctx.spec.paused:
         return {role: _unchanged(ctx, observed, role, "Paused", "spec.paused is true: as it is") for role in ctx.pools}
+    return unpaused_sizes(ctx, observed, recommendation)
+
+
+def unpaused_sizes(
+    ctx: Context, observed: Observed, recommendation: Recommendation = NO_RECOMMENDATION
+) -> Mapping[str, SizeDecision]:
+    """The sizes that a paused service would have if it were not; without a recommendation those that its spec asks for
+    whatever is measured."""
+    mode, budget = ctx.spec.scaling.mode, ctx.spec.scaling.gpu_budget
     pools = pools_of(ctx, observed)
     if mode is ScalingMode.MANUAL:
         text = "scaling.mode is Manual: replicas.min"

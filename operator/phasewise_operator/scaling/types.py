@@ -171,6 +171,7 @@ AT_MAXIMUM: Final = "AtMaximum"
 AT_MINIMUM: Final = "AtMinimum"
 GPU_BUDGET: Final = "GpuBudget"
 NO_NODE: Final = "Unschedulable"
+LIMITS: Final = (AT_MAXIMUM, AT_MINIMUM, GPU_BUDGET, NO_NODE)
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ class SizeDecision:
     message: str
     """For people: the figures that decided, and what it would take to change it."""
     limit: str = ""
-    """What keeps the pool from the size it needs: one of the four above; empty: nothing."""
+    """What keeps the pool from the size it needs: one of LIMITS; empty: nothing."""
     sufficient: bool = True
     """False: held, because the data do not suffice to decide."""
     bound: str = ""

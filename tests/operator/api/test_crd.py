@@ -74,8 +74,8 @@ def test_every_column_shows_a_field_that_exists(resource: crd.Resource) -> None:
 
 def test_the_columns_of_a_service() -> None:
     names = [column.name.upper() for column in crd.INFERENCE_SERVICE.columns]
-    assert names == ["MODEL", "PREFILL", "DECODE", "TTFT", "ITL", "READY", "REASON", "URL", "AGE"]
-    assert [column.name for column in crd.INFERENCE_SERVICE.columns if column.wide] == ["URL"]
+    assert names == ["MODEL", "PREFILL", "DECODE", "TTFT", "ITL", "READY", "REASON", "SINCE", "URL", "AGE", "MESSAGE"]
+    assert [column.name for column in crd.INFERENCE_SERVICE.columns if column.wide] == ["Since", "URL", "Message"]
 
 
 def test_explain_says_what_decode_does_without_prefill() -> None:

@@ -71,8 +71,10 @@ def report(
     recommendation: Recommendation = NO_RECOMMENDATION,
     before: Manifest | None = None,
 ) -> list[ConditionUpdate]:
+    """Without `before` as in a pass after the first of the spec."""
     views = role_views(ctx, plan, now, NOW)
-    return report_module.report(ctx, plan, now, views, failures, recommendation, before or {})
+    known = {"observedGeneration": ctx.generation} if before is None else before
+    return report_module.report(ctx, plan, now, views, failures, recommendation, known)
 
 
 def by_type(updates: list[ConditionUpdate]) -> dict[str, tuple[str, str]]:

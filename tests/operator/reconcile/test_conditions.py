@@ -7,16 +7,8 @@ from pathlib import Path
 import pytest
 from tests.operator.conftest import MakeContext
 
-from phasewise_operator.api.status import ConditionStatus
 from phasewise_operator.observed import Observed
-from phasewise_operator.reconcile.conditions import (
-    CONDITIONS,
-    LONGEST_MESSAGE,
-    ConditionUpdate,
-    Reason,
-    conditions,
-    conditions_table,
-)
+from phasewise_operator.reconcile.conditions import CONDITIONS, Reason, conditions_table
 from phasewise_operator.reconcile.plan import make_plan
 from phasewise_operator.reconcile.pod_problems import problems_table
 from phasewise_operator.reconcile.report import refused, report
@@ -46,10 +38,3 @@ def test_the_table_has_the_reasons_of_a_spec_that_is_refused(reason: Reason) -> 
 
 def test_every_reason_belongs_to_a_condition() -> None:
     assert {reason for row in CONDITIONS for reason in row.reasons} == set(Reason)
-
-
-def test_a_message_that_no_status_can_hold_is_cut() -> None:
-    """An API server's refusal may repeat a whole template, and a webhook may say anything."""
-    update = ConditionUpdate("Stalled", ConditionStatus.TRUE, Reason.APPLY_REFUSED, "x" * 40_000)
-    (shown,) = conditions([update], 1, {}, NOW)
-    assert (len(shown.message), shown.message[-4:]) == (LONGEST_MESSAGE, "x...")

@@ -141,6 +141,22 @@ def test_what_was_known_of_kv_transfer_stays_until_an_operator_that_begins_has_r
     assert after["KVTransferReady"] == ("Unknown", "NoTraffic")
 
 
+def test_ready_says_what_was_known_of_kv_transfer_when_nothing_else_is_wrong_any_more(
+    make_context: MakeContext,
+) -> None:
+    ctx = make_context(prefill={"replicas": {"min": 1, "max": 1}})
+    plan = make_plan(ctx, Observed())
+    known = Recommendation(kv_transfer_failed=GOOD)
+    starting = report(ctx, plan, observed(plan), [])
+    failed = report(ctx, plan, observed(plan, ready=2), [], known)
+    stored = [u for u in starting if u.type == "Ready"] + [u for u in failed if u.type == "KVTransferReady"]
+    before = {"conditions": [c.to_json() for c in conditions(stored, 1, {}, NOW)]}
+    updates = report(ctx, plan, observed(plan, ready=2), [], NO_RECOMMENDATION, before)
+    ready = next(c for c in conditions(updates, 1, before, NOW) if c.type == "Ready")
+    assert ready.reason == "KVParametersMissing"
+    assert ready.message.count("see docs/runbooks/KVParametersMissing.md") == 1
+
+
 def test_a_pool_that_grows_stays_ready(make_context: MakeContext) -> None:
     ctx = make_context(prefill={"replicas": {"min": 1, "max": 4}}, router={"replicas": 1})
     grown = Recommendation(

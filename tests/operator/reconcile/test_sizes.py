@@ -12,7 +12,7 @@ from phasewise_operator.kinds import Manifest
 from phasewise_operator.observed import Observed, PodView
 from phasewise_operator.reconcile.deletion_cost import cheapest_pods, deletion_costs
 from phasewise_operator.reconcile.plan import make_plan
-from phasewise_operator.reconcile.report import scaling_conditions
+from phasewise_operator.reconcile.scaling_conditions import scaling_conditions
 from phasewise_operator.reconcile.sizes import pool_sizes
 from phasewise_operator.scaling.pools import pools_of
 from phasewise_operator.scaling.types import (
