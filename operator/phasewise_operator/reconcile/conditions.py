@@ -42,7 +42,6 @@ class Reason(StrEnum):
     LOADING = "Loading"
     TRANSFERRED = "Transferred"
     KV_PARAMETERS_MISSING = "KVParametersMissing"
-    FINGERPRINTS_DIFFER = "FingerprintsDiffer"
     NO_TRAFFIC = "NoTraffic"
     MEASURED = "Measured"
     EXTERNAL = "External"
@@ -111,9 +110,9 @@ CONDITIONS: Final = (
     ConditionRow(
         (KV_TRANSFER_READY,),
         "the last KV transfer of every prefill pod that had one led to a first token",
-        "a prefill pod answered without KV parameters, or the fingerprints differ",
+        "a prefill pod answered without KV parameters",
         "Unknown before the first request; absent without a prefill pool",
-        (Reason.TRANSFERRED, Reason.KV_PARAMETERS_MISSING, Reason.FINGERPRINTS_DIFFER, Reason.NO_TRAFFIC),
+        (Reason.TRANSFERRED, Reason.KV_PARAMETERS_MISSING, Reason.NO_TRAFFIC),
     ),
     ConditionRow(
         (SCALING_ACTIVE,),

@@ -14,7 +14,7 @@ from phasewise_operator.reconcile.managed_fields import extract, owned_fields, o
 from phasewise_operator.reconcile.sizes import pool_sizes
 from phasewise_operator.render.children import constant_children, pool_scaler, scaler_name, stamp
 from phasewise_operator.render.context import Context, RenderError, gpus_per_replica
-from phasewise_operator.render.engine import EngineTemplate, engine_deployment, engine_template
+from phasewise_operator.render.engine import EngineTemplate, engine_deployment, engine_templates
 from phasewise_operator.rollout import DesiredRevision, Rollout, plan_rollout
 from phasewise_operator.scaling.types import NO_RECOMMENDATION, Recommendation, SizeDecision
 from phasewise_runtime import contract
@@ -47,7 +47,7 @@ class Plan:
 
 def make_plan(ctx: Context, observed: Observed, recommendation: Recommendation = NO_RECOMMENDATION) -> Plan:
     """Raises RenderError where the spec cannot be rendered."""
-    engines = tuple(engine_template(ctx, role) for role in ctx.pools)
+    engines = engine_templates(ctx)
     sizes = pool_sizes(ctx, observed, recommendation)
     revisions = _desired_revisions(ctx, engines, sizes)
     rollout = plan_rollout(revisions, observed.revisions, ctx.spec.scaling.gpu_budget)

@@ -61,7 +61,7 @@ def report(
     """`views`: what role_views returned for the same plan and observation. `before`: the status as it is stored."""
     roles = [_role_condition(v) for v in views.values()]
     stalled = _stalled(views, failures)
-    kv = [_kv_condition(plan, observed, recommendation, before)] if ctx.disaggregated else []
+    kv = [_kv_condition(observed, recommendation, before)] if ctx.disaggregated else []
     return [
         _ready(ctx, [*roles, *kv], stalled),
         _model_condition(ctx, views),
@@ -121,14 +121,7 @@ def _model_condition(ctx: Context, views: Mapping[str, RoleView]) -> ConditionUp
     return ConditionUpdate(MODEL_READY, ConditionStatus.UNKNOWN, Reason.LOADING, text)
 
 
-def _kv_condition(
-    plan: Plan, observed: Observed, recommendation: Recommendation, before: Mapping[str, Any]
-) -> ConditionUpdate:
-    if len({e.fingerprint for e in plan.engines}) > 1:
-        text = (
-            "prefill and decode cannot read each other's KV cache: make image, args and environment equal in both pools"
-        )
-        return ConditionUpdate(KV_TRANSFER_READY, _FALSE, Reason.FINGERPRINTS_DIFFER, text)
+def _kv_condition(observed: Observed, recommendation: Recommendation, before: Mapping[str, Any]) -> ConditionUpdate:
     names = {p.name for p in observed.pods if p.role == contract.PREFILL and not p.deleting}
     failed, good = sorted(recommendation.kv_transfer_failed & names), recommendation.kv_transfer_succeeded & names
     if failed:

@@ -1,23 +1,24 @@
 """One engine role's Deployment: an unmodified engine image, with the launcher brought by an init container. Pure.
 
 Its revision is a hash of what the user set (`_revision_inputs`), its KV fingerprint a hash of what is rendered
-(`_kv_inputs`).
+(render/fingerprint.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from phasewise_operator.api.pool import Pool
 from phasewise_operator.kinds import DEPLOYMENT, Manifest
 from phasewise_operator.render import pod_parts
 from phasewise_operator.render.context import Context, RenderError, digest, gpus_per_replica, role_labels, selector
+from phasewise_operator.render.fingerprint import KvInputs, check_pair, kv_inputs
 from phasewise_operator.render.merge import merge_template
 from phasewise_operator.render.template_rules import LAUNCHER, check_template
 from phasewise_runtime import contract
-from phasewise_runtime.engine.arguments import KV_NEUTRAL_ARGS, check_user_arguments
+from phasewise_runtime.engine.arguments import check_user_arguments
 from phasewise_runtime.engine.command import termination_grace_seconds
 from phasewise_runtime.engine.config import ConfigError, EngineConfig
 from phasewise_runtime.model_uri import ModelLocation, ModelUriError, model_location
@@ -29,7 +30,6 @@ PROBED_SECONDS: Final = STARTUP_SECONDS + 600
 CONFIG_BYTES: Final = 120 * 2**10
 """Of the launcher's configuration. Linux starts no process with a variable of 128 KiB (MAX_ARG_STRLEN), its name
 included; the rest is a margin."""
-KV_ENV: Final = ("VLLM_ATTENTION_BACKEND", "VLLM_KV_CACHE_LAYOUT")
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,15 @@ class EngineTemplate:
     revision: str
     fingerprint: str
     template: dict[str, Any]
+    kv: KvInputs = field(default_factory=dict[str, Any])
+
+
+def engine_templates(ctx: Context) -> tuple[EngineTemplate, ...]:
+    """Those of all roles. Raises RenderError as engine_template does, and where prefill and decode could not pair."""
+    engines = tuple(engine_template(ctx, role) for role in ctx.pools)
+    if ctx.disaggregated:
+        check_pair({e.role: e.kv for e in engines})
+    return engines
 
 
 def engine_template(ctx: Context, role: str) -> EngineTemplate:
@@ -51,7 +60,8 @@ def engine_template(ctx: Context, role: str) -> EngineTemplate:
     check_template(ctx, role, theirs, termination_grace_seconds(config))
     template = merge_template(ours, theirs, f"spec.{role}.template", CONTAINER)
     revision = digest(_revision_inputs(ctx, role, pool, config.args))
-    fingerprint = digest(_kv_inputs(config, template))
+    kv = kv_inputs(config, next(c for c in template["spec"]["containers"] if c["name"] == CONTAINER))
+    fingerprint = digest(kv)
     template["metadata"]["labels"] = {
         **template["metadata"].get("labels", {}),
         **pod_parts.pod_labels(ctx, role),
@@ -61,7 +71,7 @@ def engine_template(ctx: Context, role: str) -> EngineTemplate:
         contract.LABEL_LLMD_ROLE: role if ctx.disaggregated else "prefill-decode",
         contract.LABEL_LLMD_MODEL: label_value(ctx.model_name),
     }
-    return EngineTemplate(role, revision, fingerprint, template)
+    return EngineTemplate(role, revision, fingerprint, template, kv)
 
 
 def engine_deployment(
@@ -264,23 +274,4 @@ def _revision_inputs(ctx: Context, role: str, pool: Pool, args: Mapping[str, Any
         "spec": spec.set_fields("image_pull_secrets"),
         "model": spec.model.set_fields("uri", "secret_ref"),
         "pool": pool.set_fields("accelerator", "parallelism", "template"),
-    }
-
-
-def _decides_kv(argument: str) -> bool:
-    """`a.b` sets one key of the setting `a`; `no-a` is `a` set to false."""
-    return argument.partition(".")[0].removeprefix("no-") not in KV_NEUTRAL_ARGS
-
-
-def _kv_inputs(config: EngineConfig, template: dict[str, Any]) -> dict[str, Any]:
-    """What must be equal for one pod to read another's KV blocks. Parallel sizes may differ: NIXL maps them."""
-    container = next(c for c in template["spec"]["containers"] if c["name"] == CONTAINER)
-    env = {e["name"]: e.get("value") for e in container.get("env", [])}
-    return {
-        "image": container["image"],
-        "model": config.model_uri,
-        "connector": "NixlConnector" if config.disaggregated else None,
-        "device": config.device,
-        "args": {name: value for name, value in config.args.items() if _decides_kv(name)},
-        "env": {name: env[name] for name in KV_ENV if name in env},
     }
