@@ -21,6 +21,7 @@ ROUTER_READY: Final = "RouterReady"
 KV_TRANSFER_READY: Final = "KVTransferReady"
 SCALING_ACTIVE: Final = "ScalingActive"
 SCALING_LIMITED: Final = "ScalingLimited"
+ENGINES_UP_TO_DATE: Final = "EnginesUpToDate"
 RECONCILING: Final = "Reconciling"
 STALLED: Final = "Stalled"
 
@@ -49,6 +50,8 @@ class Reason(StrEnum):
     PAUSED = "Paused"
     NO_MAXIMUM = "NoMaximum"
     WITHIN_BOUNDS = "WithinBounds"
+    UP_TO_DATE = "UpToDate"
+    ENGINES_KEPT = "EnginesKept"
     RECONCILED = "Reconciled"
     PROGRESSING = "Progressing"
     ROLLING_OUT = "RollingOut"
@@ -128,6 +131,14 @@ CONDITIONS: Final = (
         "nothing does",
         "",
         (Reason.WITHIN_BOUNDS,),
+    ),
+    ConditionRow(
+        (ENGINES_UP_TO_DATE,),
+        "engine pods are made as this version of the operator makes them",
+        "they are kept as they are, since a change would restart them: by an upgrade of the operator, another default "
+        "image, or an edit that needs no new pods; the message names the fields",
+        "",
+        (Reason.UP_TO_DATE, Reason.ENGINES_KEPT),
     ),
     ConditionRow(
         (RECONCILING,),

@@ -16,6 +16,7 @@ from phasewise_operator.kinds import Manifest
 from phasewise_operator.observed import Failure, Observed
 from phasewise_operator.reconcile.conditions import (
     DECODE_READY,
+    ENGINES_UP_TO_DATE,
     KV_TRANSFER_READY,
     MODEL_READY,
     PREFILL_READY,
@@ -68,6 +69,7 @@ def report(
         *roles,
         *kv,
         *scaling_conditions(ctx, plan),
+        _engines_condition(ctx, plan),
         _reconciling(ctx, plan, views, failures, stalled),
         stalled,
     ]
@@ -135,6 +137,15 @@ def _kv_condition(observed: Observed, recommendation: Recommendation, before: Ma
         return known  # an operator that has just begun has not read all routers yet
     text = "no request has gone through both pools yet"
     return ConditionUpdate(KV_TRANSFER_READY, ConditionStatus.UNKNOWN, Reason.NO_TRAFFIC, text)
+
+
+def _engines_condition(ctx: Context, plan: Plan) -> ConditionUpdate:
+    if not plan.behind:
+        text = "engines run what the spec and this version of the operator ask for"
+        return ConditionUpdate(ENGINES_UP_TO_DATE, _TRUE, Reason.UP_TO_DATE, text)
+    how = f"kubectl annotate -n {ctx.namespace} infsvc {ctx.name} --overwrite {contract.ANNOTATION_REFRESH}=$(date +%s)"
+    text = f"a change would restart engines, so they keep what they have: {'; '.join(plan.behind)}; {how} replaces them"
+    return ConditionUpdate(ENGINES_UP_TO_DATE, _FALSE, Reason.ENGINES_KEPT, text, Severity.NORMAL)
 
 
 def _known_kv_condition(before: Mapping[str, Any]) -> ConditionUpdate | None:

@@ -6,6 +6,7 @@ Its revision is a hash of what the user set (`_revision_inputs`), its KV fingerp
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
@@ -30,6 +31,8 @@ PROBED_SECONDS: Final = STARTUP_SECONDS + 600
 CONFIG_BYTES: Final = 120 * 2**10
 """Of the launcher's configuration. Linux starts no process with a variable of 128 KiB (MAX_ARG_STRLEN), its name
 included; the rest is a margin."""
+TEMPLATE_BYTES: Final = 192 * 2**10
+"""Of a template in an annotation: all annotations of an object may have 256 KiB. One that is longer is not kept."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +80,8 @@ def engine_template(ctx: Context, role: str) -> EngineTemplate:
 def engine_deployment(
     ctx: Context, engine: EngineTemplate, replicas: int, desired: int, surge: bool = True
 ) -> Manifest:
-    """The Deployment of one role and revision. Its own rolling update serves operator upgrades and changes of the spec
-    that are no new revision.
+    """The Deployment of one role and revision. Its own rolling update replaces the pods where somebody asked for a
+    newer template (reconcile/kept_engines.py), or edited it.
 
     `desired` is the size of the pool, which a rollout may give this revision in part. Without `surge` that update takes
     a pod away before it makes one."""
@@ -98,9 +101,24 @@ def engine_deployment(
     return DEPLOYMENT.manifest(
         ctx.child_name(engine.role, engine.revision),
         {**role_labels(engine.role), **labels},
-        {contract.ANNOTATION_DESIRED: str(desired)},
+        {contract.ANNOTATION_DESIRED: str(desired), **_notes(ctx, engine)},
         spec=spec,
     )
+
+
+def template_text(template: Mapping[str, Any]) -> str:
+    return json.dumps(template, sort_keys=True, separators=(",", ":"))
+
+
+def _notes(ctx: Context, engine: EngineTemplate) -> dict[str, str]:
+    """What reconcile/kept_engines.py reads to keep the template and the default image."""
+    template = template_text(engine.template)
+    notes = {
+        contract.ANNOTATION_TEMPLATE: template if len(template.encode()) <= TEMPLATE_BYTES else "",
+        contract.ANNOTATION_DEFAULT_IMAGE: "" if ctx.spec.engine.image else ctx.engine_image,
+        contract.ANNOTATION_REFRESH: ctx.refresh,
+    }
+    return {name: value for name, value in notes.items() if value}
 
 
 def engine_config(ctx: Context, role: str, pool: Pool) -> EngineConfig:
@@ -259,8 +277,8 @@ def _model_location(ctx: Context) -> ModelLocation:
 def _revision_inputs(ctx: Context, role: str, pool: Pool, args: Mapping[str, Any]) -> dict[str, Any]:
     """What the user set that makes a new revision necessary: an explicit list, defaults and empty values left out.
 
-    A field that is added here with `set_fields` changes the revision only of services that set it. A field that is not
-    here changes pods in place, by their Deployment's own rolling update.
+    A field that is added here with `set_fields` changes the revision only of services that set it. A change of one that
+    is not here reaches the pods when they are replaced for another reason (reconcile/kept_engines.py).
     """
     spec = ctx.spec
     return {

@@ -62,14 +62,6 @@ def test_a_changed_engine_comes_up_beside_the_old_which_then_goes(make_context: 
     assert {m["metadata"]["labels"][contract.LABEL_ROLE] for m in done.changes.remove} == {"prefill", "decode"}
 
 
-def test_a_longer_generation_is_written_to_the_deployments_that_run(make_context: MakeContext) -> None:
-    running = observed(make_plan(make_context(), Observed()), ready=2)
-    plan = make_plan(make_context(maxGeneration="15m"), running)
-    assert {m["kind"] for m in plan.changes.write} == {"Deployment"}
-    assert {("Deployment", m["metadata"]["name"]) for m in plan.changes.write} <= running.children.keys()
-    assert (plan.rollout.reason, plan.rollout.old, plan.changes.remove) == ("", {}, ())
-
-
 GPUS = {"accelerator": {"resource": "nvidia.com/gpu"}}
 
 
