@@ -2,8 +2,8 @@
 otherwise: their pod template and the default engine image. Pure; called by plan.
 
 Both stand in annotations of the Deployments, where only what we applied ourselves is believed. A template is kept until
-the pool has a new revision, or until somebody changes the service's annotation `phasewise.dev/refresh-engines`; the image
-until then in any case. It is the whole service's, so that a new revision of one pool can read the other's KV.
+the pool has a new revision, or somebody changes the service's annotation `phasewise.dev/refresh-engines`; the image is
+kept until the latter. It is the whole service's, so that a new revision of one pool can read the other's KV.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ FIELDS_NAMED: Final = 6
 
 
 def with_kept_image(ctx: Context, observed: Observed) -> Context:
-    """The context with the default engine image that the service runs with, if it names none itself."""
+    """The context with the default engine image that the service runs with; one that names an image has no use for it."""
     notes = [found for found in _annotations(observed).values() if _is_kept(ctx, found)]
     images = [image for found in notes if (image := found.get(contract.ANNOTATION_DEFAULT_IMAGE))]
-    if ctx.spec.engine.image or not images:
+    if not images:
         return ctx
     return dataclasses.replace(ctx, images=dataclasses.replace(ctx.images, engine=images[-1]))
 

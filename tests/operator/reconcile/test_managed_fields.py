@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from phasewise_operator.kinds import Manifest
-from phasewise_operator.reconcile.managed_fields import extract, owned_fields, owns
+from phasewise_operator.reconcile.managed_fields import extract, owned_annotations, owned_fields, owns
 
 LIVE: Manifest = json.loads((Path(__file__).parent / "deployment.json").read_text())
 
@@ -27,6 +27,16 @@ def container(manifest: Manifest) -> dict[str, Any]:
 
 def ours(live: Manifest) -> dict[str, Any]:
     return next(m for m in live["metadata"]["managedFields"] if m["manager"] == "phasewise")["fieldsV1"]
+
+
+def test_of_the_annotations_those_that_we_applied_last_are_ours(live: Manifest) -> None:
+    """The Deployment controller writes one, too."""
+    ours_before = owned_annotations(live)
+    assert 0 < len(ours_before) < len(live["metadata"]["annotations"])
+    name = next(iter(ours_before))
+    del ours(live)["f:metadata"]["f:annotations"][f"f:{name}"]
+    assert owned_annotations(live).keys() == ours_before.keys() - {name}
+    assert owned_annotations({**live, "metadata": {**live["metadata"], "managedFields": [{}]}}) == {}
 
 
 def test_applied_fields_are_owned_and_can_be_extracted(live: Manifest) -> None:
