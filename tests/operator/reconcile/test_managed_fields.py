@@ -30,13 +30,15 @@ def ours(live: Manifest) -> dict[str, Any]:
 
 
 def test_of_the_annotations_those_that_we_applied_last_are_ours(live: Manifest) -> None:
-    """The Deployment controller writes one, too."""
-    ours_before = owned_annotations(live)
-    assert 0 < len(ours_before) < len(live["metadata"]["annotations"])
-    name = next(iter(ours_before))
-    del ours(live)["f:metadata"]["f:annotations"][f"f:{name}"]
-    assert owned_annotations(live).keys() == ours_before.keys() - {name}
-    assert owned_annotations({**live, "metadata": {**live["metadata"], "managedFields": [{}]}}) == {}
+    live["metadata"]["annotations"]["deployment.kubernetes.io/revision"] = "1"
+    assert owned_annotations(live) == {"phasewise.dev/intent": LIVE["metadata"]["annotations"]["phasewise.dev/intent"]}
+    del ours(live)["f:metadata"]["f:annotations"]["f:phasewise.dev/intent"]
+    assert owned_annotations(live) == {}
+
+
+def test_of_an_object_with_other_managed_fields_no_annotation_is_ours(live: Manifest) -> None:
+    live["metadata"]["managedFields"] = [{}]
+    assert owned_annotations(live) == {}
 
 
 def test_applied_fields_are_owned_and_can_be_extracted(live: Manifest) -> None:
