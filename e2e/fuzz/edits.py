@@ -67,6 +67,8 @@ _ANNOTATIONS = st.fixed_dictionaries(
     optional={
         contract.ANNOTATION_DESIRED: _NUMBERS | st.just(LONG),
         contract.ANNOTATION_INTENT: _WORDS,
+        contract.ANNOTATION_TEMPLATE: _WORDS | st.just(LONG),
+        **dict.fromkeys((contract.ANNOTATION_DEFAULT_IMAGE, contract.ANNOTATION_REFRESH), _WORDS),
         contract.ANNOTATION_DELETION_COST: _NUMBERS,
         "other": _WORDS,
     },

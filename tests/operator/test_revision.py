@@ -101,18 +101,18 @@ def test_an_empty_value_in_a_pod_template_counts_since_it_may_replace_one_of_our
 
 
 AGGREGATED: dict[str, Any] = {"prefill": None, "decode": GPU}
-IN_PLACE: list[dict[str, Any]] = [
+NO_REVISION: list[dict[str, Any]] = [
     {"maxGeneration": "15m"},
     {"slo": {"ttft": "500ms", "itl": "80ms"}},
     {"engine": {"imagePullPolicy": "Always"}},
 ]
 
 
-@pytest.mark.parametrize("change", IN_PLACE, ids=[next(iter(c)) for c in IN_PLACE])
-def test_a_change_without_effect_on_answers_and_kv_is_applied_in_place(
+@pytest.mark.parametrize("change", NO_REVISION, ids=[next(iter(c)) for c in NO_REVISION])
+def test_a_change_without_effect_on_answers_and_kv_is_no_revision(
     change: dict[str, Any], make_context: MakeContext
 ) -> None:
-    """The name of the Deployment stays and its pod template differs: its own rolling update replaces the pods."""
+    """The pod template differs, and pods get it when they are replaced for another reason."""
     before, after = make_context(**AGGREGATED), make_context(**AGGREGATED, **change)
     assert revision_and_fingerprint(after) == revision_and_fingerprint(before)
     assert engine_template(after, "decode").template != engine_template(before, "decode").template

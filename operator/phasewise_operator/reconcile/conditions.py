@@ -22,6 +22,7 @@ ROUTER_READY: Final = "RouterReady"
 KV_TRANSFER_READY: Final = "KVTransferReady"
 SCALING_ACTIVE: Final = "ScalingActive"
 SCALING_LIMITED: Final = "ScalingLimited"
+ENGINES_UP_TO_DATE: Final = "EnginesUpToDate"
 RECONCILING: Final = "Reconciling"
 STALLED: Final = "Stalled"
 
@@ -45,7 +46,6 @@ class Reason(StrEnum):
     LOADING = "Loading"
     TRANSFERRED = "Transferred"
     KV_PARAMETERS_MISSING = "KVParametersMissing"
-    FINGERPRINTS_DIFFER = "FingerprintsDiffer"
     NO_TRAFFIC = "NoTraffic"
     MEASURED = "Measured"
     EXTERNAL = "External"
@@ -53,6 +53,8 @@ class Reason(StrEnum):
     PAUSED = "Paused"
     NO_MAXIMUM = "NoMaximum"
     WITHIN_BOUNDS = "WithinBounds"
+    UP_TO_DATE = "UpToDate"
+    ENGINES_KEPT = "EnginesKept"
     RECONCILED = "Reconciled"
     PROGRESSING = "Progressing"
     ROLLING_OUT = "RollingOut"
@@ -115,9 +117,9 @@ CONDITIONS: Final = (
     ConditionRow(
         (KV_TRANSFER_READY,),
         "the last KV transfer of every prefill pod that had one led to a first token",
-        "a prefill pod answered without KV parameters, or the fingerprints differ",
+        "a prefill pod answered without KV parameters",
         "Unknown before the first request; absent without a prefill pool",
-        (Reason.TRANSFERRED, Reason.KV_PARAMETERS_MISSING, Reason.FINGERPRINTS_DIFFER, Reason.NO_TRAFFIC),
+        (Reason.TRANSFERRED, Reason.KV_PARAMETERS_MISSING, Reason.NO_TRAFFIC),
     ),
     ConditionRow(
         (SCALING_ACTIVE,),
@@ -133,6 +135,14 @@ CONDITIONS: Final = (
         "nothing does",
         "",
         (Reason.WITHIN_BOUNDS,),
+    ),
+    ConditionRow(
+        (ENGINES_UP_TO_DATE,),
+        "engine pods are made as this version of the operator makes them",
+        "they are kept as they are, since a change would restart them: by an upgrade of the operator, another default "
+        "image, or an edit that needs no new pods; the message names the fields",
+        "",
+        (Reason.UP_TO_DATE, Reason.ENGINES_KEPT),
     ),
     ConditionRow(
         (RECONCILING,),

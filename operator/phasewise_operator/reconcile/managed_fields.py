@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 from phasewise_operator.kinds import Manifest
+from phasewise_operator.live_values import mapping, text
 from phasewise_runtime import contract
 
 FieldSet = Mapping[str, Any]
@@ -30,9 +31,16 @@ def owned_fields(live: Manifest) -> FieldSet:
 
 
 @lru_cache(maxsize=1_000)
-def _parsed(text: str) -> FieldSet:
+def _parsed(stored: str) -> FieldSet:
     """The store keeps the set as JSON text."""
-    return json.loads(text)
+    return json.loads(stored)
+
+
+def owned_annotations(live: Manifest) -> dict[str, str]:
+    """Those that stand as we applied them last: another's value, or one that is gone, is not among them."""
+    fields = mapping(mapping(owned_fields(live).get("f:metadata")).get("f:annotations"))
+    found = mapping(live["metadata"].get("annotations"))
+    return {name: text(value) for name, value in found.items() if f"f:{name}" in fields}
 
 
 def owns(fields: FieldSet, intent: Manifest) -> bool:
@@ -77,12 +85,12 @@ def _item_fields(fields: FieldSet, item: Any) -> FieldSet | None:
     A key may name a field that the API server defaulted (a port's protocol), so it need only not contradict the item.
     """
     for path, below in fields.items():
-        tag, _, text = path.partition(":")
-        if tag == "v" and json.loads(text) == item:
+        tag, _, key = path.partition(":")
+        if tag == "v" and json.loads(key) == item:
             return below
         if tag == "k" and isinstance(item, Mapping):
             entry = cast("Mapping[str, Any]", item)
-            if all(entry.get(name, value) == value for name, value in json.loads(text).items()):
+            if all(entry.get(name, value) == value for name, value in json.loads(key).items()):
                 return below
     return None
 

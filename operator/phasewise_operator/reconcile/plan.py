@@ -10,11 +10,12 @@ from phasewise_operator.api.spec import ScalingMode
 from phasewise_operator.kinds import DEPLOYMENT, POOL_SCALER, SERVICE_ACCOUNT, Manifest
 from phasewise_operator.live_values import mapping
 from phasewise_operator.observed import Observed
+from phasewise_operator.reconcile.kept_engines import kept_engines, what_is_behind, with_kept_image
 from phasewise_operator.reconcile.managed_fields import extract, owned_fields, owns
 from phasewise_operator.reconcile.sizes import pool_sizes
 from phasewise_operator.render.children import constant_children, pool_scaler, scaler_name, stamp
 from phasewise_operator.render.context import Context, RenderError, gpus_per_replica
-from phasewise_operator.render.engine import EngineTemplate, engine_deployment, engine_template
+from phasewise_operator.render.engine import EngineTemplate, engine_deployment, engine_templates
 from phasewise_operator.rollout import DesiredRevision, Rollout, plan_rollout
 from phasewise_operator.scaling.types import NO_RECOMMENDATION, Recommendation, SizeDecision
 from phasewise_runtime import contract
@@ -43,11 +44,15 @@ class Plan:
     sizes: Mapping[str, SizeDecision] = field(default_factory=dict[str, SizeDecision])
     """Size of each pool over all its revisions, and why, by role."""
     changes: Changes = Changes()
+    behind: tuple[str, ...] = ()
+    """Where engines are not as they would be rendered now; empty: nowhere."""
 
 
 def make_plan(ctx: Context, observed: Observed, recommendation: Recommendation = NO_RECOMMENDATION) -> Plan:
     """Raises RenderError where the spec cannot be rendered."""
-    engines = tuple(engine_template(ctx, role) for role in ctx.pools)
+    default_image, ctx = ctx.images.engine, with_kept_image(ctx, observed)
+    rendered = engine_templates(ctx)
+    engines = kept_engines(ctx, observed, rendered)
     sizes = pool_sizes(ctx, observed, recommendation)
     revisions = _desired_revisions(ctx, engines, sizes)
     rollout = plan_rollout(revisions, observed.revisions, ctx.spec.scaling.gpu_budget)
@@ -58,7 +63,8 @@ def make_plan(ctx: Context, observed: Observed, recommendation: Recommendation =
     desired = tuple(stamp(ctx, children))
     names = {_ref(m) for m in desired}
     remove = tuple(m for m in observed.children.values() if _ref(m) not in names and _prunable(m))
-    return Plan(desired, engines, rollout, sizes, Changes(create, _to_write(desired, observed), remove))
+    changes = Changes(create, _to_write(desired, observed), remove)
+    return Plan(desired, engines, rollout, sizes, changes, what_is_behind(ctx, default_image, observed, rendered))
 
 
 def _surge_fits(ctx: Context, sizes: Mapping[str, SizeDecision]) -> bool:

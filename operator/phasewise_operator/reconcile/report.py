@@ -16,6 +16,7 @@ from phasewise_operator.observed import Failure, Observed
 from phasewise_operator.reconcile import runbooks
 from phasewise_operator.reconcile.conditions import (
     DECODE_READY,
+    ENGINES_UP_TO_DATE,
     KV_TRANSFER_READY,
     MODEL_READY,
     PREFILL_READY,
@@ -60,13 +61,14 @@ def report(
     """`views`: what role_views returned for the same plan and observation. `before`: the status as it is stored."""
     roles = [_role_condition(v) for v in views.values()]
     stalled = _stalled(views, failures)
-    kv = [_kv_condition(plan, observed, recommendation, before)] if ctx.disaggregated else []
+    kv = [_kv_condition(observed, recommendation, before)] if ctx.disaggregated else []
     return [
         _ready(ctx, [*roles, *kv], stalled),
         _model_condition(ctx, views),
         *roles,
         *kv,
         *scaling_conditions(ctx, plan),
+        _engines_condition(ctx, plan),
         _reconciling(ctx, plan, views, failures, stalled, _is_unapplied(ctx, plan, observed, before)),
         stalled,
     ]
@@ -120,14 +122,7 @@ def _model_condition(ctx: Context, views: Mapping[str, RoleView]) -> ConditionUp
     return ConditionUpdate(MODEL_READY, ConditionStatus.UNKNOWN, Reason.LOADING, text)
 
 
-def _kv_condition(
-    plan: Plan, observed: Observed, recommendation: Recommendation, before: Mapping[str, Any]
-) -> ConditionUpdate:
-    if len({e.fingerprint for e in plan.engines}) > 1:
-        text = (
-            "prefill and decode cannot read each other's KV cache: make image, args and environment equal in both pools"
-        )
-        return ConditionUpdate(KV_TRANSFER_READY, _FALSE, Reason.FINGERPRINTS_DIFFER, text)
+def _kv_condition(observed: Observed, recommendation: Recommendation, before: Mapping[str, Any]) -> ConditionUpdate:
     names = {p.name for p in observed.pods if p.role == contract.PREFILL and not p.deleting}
     failed, good = sorted(recommendation.kv_transfer_failed & names), recommendation.kv_transfer_succeeded & names
     if failed:
@@ -141,6 +136,15 @@ def _kv_condition(
         return known  # an operator that has just begun has not read all routers yet
     text = "no request has gone through both pools yet"
     return ConditionUpdate(KV_TRANSFER_READY, ConditionStatus.UNKNOWN, Reason.NO_TRAFFIC, text)
+
+
+def _engines_condition(ctx: Context, plan: Plan) -> ConditionUpdate:
+    if not plan.behind:
+        text = "engines run what the spec and this version of the operator ask for"
+        return ConditionUpdate(ENGINES_UP_TO_DATE, _TRUE, Reason.UP_TO_DATE, text)
+    how = f"kubectl annotate -n {ctx.namespace} infsvc {ctx.name} --overwrite {contract.ANNOTATION_REFRESH}=$(date +%s)"
+    text = f"a change would restart engines, so they keep what they have: {'; '.join(plan.behind)}; {how} replaces them"
+    return ConditionUpdate(ENGINES_UP_TO_DATE, _FALSE, Reason.ENGINES_KEPT, text, Severity.NORMAL)
 
 
 def _known_kv_condition(before: Mapping[str, Any]) -> ConditionUpdate | None:

@@ -35,7 +35,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "DeleteRefused": Fault.CLUSTER,
     "EngineFailed": Fault.ENGINE,
     "EngineNotServing": Fault.ENGINE,
-    "FingerprintsDiffer": Fault.SPEC,
+    "EnginesKept": Fault.NOBODY,
     "GpuBudget": Fault.SPEC,
     "ImageUnavailable": Fault.SPEC,
     "InternalError": Fault.PHASEWISE,

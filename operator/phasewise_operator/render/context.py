@@ -11,6 +11,7 @@ from typing import Any
 from phasewise_operator.api.pool import Pool
 from phasewise_operator.api.spec import InferenceServiceSpec
 from phasewise_operator.kinds import INFERENCE_SERVICE, Manifest
+from phasewise_operator.live_values import mapping, text
 from phasewise_runtime import contract
 
 MAX_NAME = 63
@@ -61,6 +62,8 @@ class Context:
     router_account: str | None = None
     """Uid of the router's ServiceAccount if it was created after the routers: the tokens that they hold are void."""
     permissions: Permissions = Permissions()
+    refresh: str = ""
+    """Digest of what the service's annotation phasewise.dev/refresh-engines says; empty: nothing."""
 
     @classmethod
     def of(cls, live: Manifest, images: Images, permissions: Permissions = Permissions()) -> Context:
@@ -68,7 +71,9 @@ class Context:
         meta = live["metadata"]
         spec = InferenceServiceSpec.model_validate(live.get("spec", {}))
         service = (meta["namespace"], meta["name"], meta["uid"])
-        return cls(*service, spec, images, meta["generation"], permissions=permissions)
+        asked = text(mapping(meta.get("annotations")).get(contract.ANNOTATION_REFRESH))
+        refresh = digest(asked) if asked else ""
+        return cls(*service, spec, images, meta["generation"], permissions=permissions, refresh=refresh)
 
     @property
     def model_name(self) -> str:
@@ -136,5 +141,5 @@ def gpus_per_replica(pool: Pool) -> int:
 
 def digest(value: Any, length: int = 10) -> str:
     """Hex digest of any JSON value; equal values give equal text in every process."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:length]
+    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:length]

@@ -1,23 +1,25 @@
 """One engine role's Deployment: an unmodified engine image, with the launcher brought by an init container. Pure.
 
 Its revision is a hash of what the user set (`_revision_inputs`), its KV fingerprint a hash of what is rendered
-(`_kv_inputs`).
+(render/fingerprint.py).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from phasewise_operator.api.pool import Pool
 from phasewise_operator.kinds import DEPLOYMENT, Manifest
 from phasewise_operator.render import pod_parts
 from phasewise_operator.render.context import Context, RenderError, digest, gpus_per_replica, role_labels, selector
+from phasewise_operator.render.fingerprint import KvInputs, check_pair, kv_inputs
 from phasewise_operator.render.merge import merge_template
 from phasewise_operator.render.template_rules import LAUNCHER, check_template
 from phasewise_runtime import contract
-from phasewise_runtime.engine.arguments import KV_NEUTRAL_ARGS, check_user_arguments
+from phasewise_runtime.engine.arguments import check_user_arguments
 from phasewise_runtime.engine.command import termination_grace_seconds
 from phasewise_runtime.engine.config import ConfigError, EngineConfig
 from phasewise_runtime.model_uri import ModelLocation, ModelUriError, model_location
@@ -29,7 +31,8 @@ PROBED_SECONDS: Final = STARTUP_SECONDS + 600
 CONFIG_BYTES: Final = 120 * 2**10
 """Of the launcher's configuration. Linux starts no process with a variable of 128 KiB (MAX_ARG_STRLEN), its name
 included; the rest is a margin."""
-KV_ENV: Final = ("VLLM_ATTENTION_BACKEND", "VLLM_KV_CACHE_LAYOUT")
+TEMPLATE_BYTES: Final = 192 * 2**10
+"""Of a template in an annotation: all annotations of an object may have 256 KiB. One that is longer is not kept."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,15 @@ class EngineTemplate:
     revision: str
     fingerprint: str
     template: dict[str, Any]
+    kv: KvInputs = field(default_factory=dict[str, Any])
+
+
+def engine_templates(ctx: Context) -> tuple[EngineTemplate, ...]:
+    """Those of all roles. Raises RenderError as engine_template does, and where prefill and decode could not pair."""
+    engines = tuple(engine_template(ctx, role) for role in ctx.pools)
+    if ctx.disaggregated:
+        check_pair({e.role: e.kv for e in engines})
+    return engines
 
 
 def engine_template(ctx: Context, role: str) -> EngineTemplate:
@@ -51,7 +63,8 @@ def engine_template(ctx: Context, role: str) -> EngineTemplate:
     check_template(ctx, role, theirs, termination_grace_seconds(config))
     template = merge_template(ours, theirs, f"spec.{role}.template", CONTAINER)
     revision = digest(_revision_inputs(ctx, role, pool, config.args))
-    fingerprint = digest(_kv_inputs(config, template))
+    kv = kv_inputs(config, next(c for c in template["spec"]["containers"] if c["name"] == CONTAINER))
+    fingerprint = digest(kv)
     template["metadata"]["labels"] = {
         **template["metadata"].get("labels", {}),
         **pod_parts.pod_labels(ctx, role),
@@ -61,14 +74,14 @@ def engine_template(ctx: Context, role: str) -> EngineTemplate:
         contract.LABEL_LLMD_ROLE: role if ctx.disaggregated else "prefill-decode",
         contract.LABEL_LLMD_MODEL: label_value(ctx.model_name),
     }
-    return EngineTemplate(role, revision, fingerprint, template)
+    return EngineTemplate(role, revision, fingerprint, template, kv)
 
 
 def engine_deployment(
     ctx: Context, engine: EngineTemplate, replicas: int, desired: int, surge: bool = True
 ) -> Manifest:
-    """The Deployment of one role and revision. Its own rolling update serves operator upgrades and changes of the spec
-    that are no new revision.
+    """The Deployment of one role and revision. Its own rolling update replaces the pods where somebody asked for a
+    newer template (reconcile/kept_engines.py), or edited it.
 
     `desired` is the size of the pool, which a rollout may give this revision in part. Without `surge` that update takes
     a pod away before it makes one."""
@@ -88,9 +101,24 @@ def engine_deployment(
     return DEPLOYMENT.manifest(
         ctx.child_name(engine.role, engine.revision),
         {**role_labels(engine.role), **labels},
-        {contract.ANNOTATION_DESIRED: str(desired)},
+        {contract.ANNOTATION_DESIRED: str(desired), **_notes(ctx, engine)},
         spec=spec,
     )
+
+
+def template_text(template: Mapping[str, Any]) -> str:
+    return json.dumps(template, sort_keys=True, separators=(",", ":"))
+
+
+def _notes(ctx: Context, engine: EngineTemplate) -> dict[str, str]:
+    """What reconcile/kept_engines.py reads to keep the template and the default image."""
+    template = template_text(engine.template)
+    notes = {
+        contract.ANNOTATION_TEMPLATE: template if len(template.encode()) <= TEMPLATE_BYTES else "",
+        contract.ANNOTATION_DEFAULT_IMAGE: "" if ctx.spec.engine.image else ctx.engine_image,
+        contract.ANNOTATION_REFRESH: ctx.refresh,
+    }
+    return {name: value for name, value in notes.items() if value}
 
 
 def engine_config(ctx: Context, role: str, pool: Pool) -> EngineConfig:
@@ -249,8 +277,8 @@ def _model_location(ctx: Context) -> ModelLocation:
 def _revision_inputs(ctx: Context, role: str, pool: Pool, args: Mapping[str, Any]) -> dict[str, Any]:
     """What the user set that makes a new revision necessary: an explicit list, defaults and empty values left out.
 
-    A field that is added here with `set_fields` changes the revision only of services that set it. A field that is not
-    here changes pods in place, by their Deployment's own rolling update.
+    A field that is added here with `set_fields` changes the revision only of services that set it. A change of one that
+    is not here reaches the pods when they are replaced for another reason (reconcile/kept_engines.py).
     """
     spec = ctx.spec
     return {
@@ -264,23 +292,4 @@ def _revision_inputs(ctx: Context, role: str, pool: Pool, args: Mapping[str, Any
         "spec": spec.set_fields("image_pull_secrets"),
         "model": spec.model.set_fields("uri", "secret_ref"),
         "pool": pool.set_fields("accelerator", "parallelism", "template"),
-    }
-
-
-def _decides_kv(argument: str) -> bool:
-    """`a.b` sets one key of the setting `a`; `no-a` is `a` set to false."""
-    return argument.partition(".")[0].removeprefix("no-") not in KV_NEUTRAL_ARGS
-
-
-def _kv_inputs(config: EngineConfig, template: dict[str, Any]) -> dict[str, Any]:
-    """What must be equal for one pod to read another's KV blocks. Parallel sizes may differ: NIXL maps them."""
-    container = next(c for c in template["spec"]["containers"] if c["name"] == CONTAINER)
-    env = {e["name"]: e.get("value") for e in container.get("env", [])}
-    return {
-        "image": container["image"],
-        "model": config.model_uri,
-        "connector": "NixlConnector" if config.disaggregated else None,
-        "device": config.device,
-        "args": {name: value for name, value in config.args.items() if _decides_kv(name)},
-        "env": {name: env[name] for name in KV_ENV if name in env},
     }

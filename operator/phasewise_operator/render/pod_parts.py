@@ -28,8 +28,9 @@ CONTAINER_SECURITY: Final[dict[str, Any]] = {
 
 
 def pod_labels(ctx: Context, role: str) -> dict[str, str]:
-    """Labels of every pod of a role. A key here changes the pod templates: it restarts all pods of all services when
-    the operator is upgraded. A label that pods do not need goes into children.child_labels."""
+    """Labels of every pod of a role. A key here changes the pod templates: an upgrade of the operator restarts all
+    routers for it, and engines get it when they are replaced. A label that pods do not need goes into
+    children.child_labels."""
     return {
         contract.LABEL_MANAGED_BY: contract.MANAGED_BY,
         contract.LABEL_NAME: "phasewise",

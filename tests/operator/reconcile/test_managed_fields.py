@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from phasewise_operator.kinds import Manifest
-from phasewise_operator.reconcile.managed_fields import extract, owned_fields, owns
+from phasewise_operator.reconcile.managed_fields import extract, owned_annotations, owned_fields, owns
 
 LIVE: Manifest = json.loads((Path(__file__).parent / "deployment.json").read_text())
 
@@ -27,6 +27,18 @@ def container(manifest: Manifest) -> dict[str, Any]:
 
 def ours(live: Manifest) -> dict[str, Any]:
     return next(m for m in live["metadata"]["managedFields"] if m["manager"] == "phasewise")["fieldsV1"]
+
+
+def test_of_the_annotations_those_that_we_applied_last_are_ours(live: Manifest) -> None:
+    live["metadata"]["annotations"]["deployment.kubernetes.io/revision"] = "1"
+    assert owned_annotations(live) == {"phasewise.dev/intent": LIVE["metadata"]["annotations"]["phasewise.dev/intent"]}
+    del ours(live)["f:metadata"]["f:annotations"]["f:phasewise.dev/intent"]
+    assert owned_annotations(live) == {}
+
+
+def test_of_an_object_with_other_managed_fields_no_annotation_is_ours(live: Manifest) -> None:
+    live["metadata"]["managedFields"] = [{}]
+    assert owned_annotations(live) == {}
 
 
 def test_applied_fields_are_owned_and_can_be_extracted(live: Manifest) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.operator.conftest import MakeContext
 from tests.operator.reconcile.live_objects import by_type, desired, observed, report, stored
@@ -9,6 +11,7 @@ from tests.operator.reconcile.live_objects import by_type, desired, observed, re
 from phasewise_operator.observed import Observed
 from phasewise_operator.reconcile.plan import Changes, make_plan, repair_changes
 from phasewise_operator.render import children as render_children
+from phasewise_operator.render.context import RenderError
 from phasewise_runtime import contract
 
 
@@ -57,14 +60,6 @@ def test_a_changed_engine_comes_up_beside_the_old_which_then_goes(make_context: 
     both = observed(rolling, ready=2)
     done = make_plan(ctx, both)
     assert {m["metadata"]["labels"][contract.LABEL_ROLE] for m in done.changes.remove} == {"prefill", "decode"}
-
-
-def test_a_longer_generation_is_written_to_the_deployments_that_run(make_context: MakeContext) -> None:
-    running = observed(make_plan(make_context(), Observed()), ready=2)
-    plan = make_plan(make_context(maxGeneration="15m"), running)
-    assert {m["kind"] for m in plan.changes.write} == {"Deployment"}
-    assert {("Deployment", m["metadata"]["name"]) for m in plan.changes.write} <= running.children.keys()
-    assert (plan.rollout.reason, plan.rollout.old, plan.changes.remove) == ("", {}, ())
 
 
 GPUS = {"accelerator": {"resource": "nvidia.com/gpu"}}
@@ -144,3 +139,33 @@ def test_a_new_label_of_all_children_reaches_those_that_live_and_restarts_no_pod
     for ref, live in running.children.items():
         assert written[ref].get("spec", {}).get("template") == live.get("spec", {}).get("template")
     assert {"PoolScaler", "Deployment"} <= {kind for kind, _ in running.children}
+
+
+def in_engine(**fields: Any) -> dict[str, Any]:
+    return {"template": {"spec": {"containers": [{"name": "engine", **fields}]}}}
+
+
+LAYOUT = {"name": "VLLM_KV_CACHE_LAYOUT", "value": "HND"}
+CANNOT_PAIR: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+    ({"prefill": in_engine(image="other:1")}, ("spec.prefill.template.spec.containers[engine].image", "other:1")),
+    ({"decode": in_engine(env=[LAYOUT])}, ("spec.decode.template.spec.containers[engine].env[VLLM_KV_CACHE", "=HND")),
+    ({"prefill": GPUS}, ("spec.prefill.accelerator and spec.decode.accelerator", "gpu and with cpu")),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), CANNOT_PAIR, ids=["image", "environment", "device"])
+def test_a_spec_whose_pools_cannot_pair_is_refused_and_the_pair_that_works_is_kept(
+    change: dict[str, Any], said: tuple[str, ...], make_context: MakeContext
+) -> None:
+    running = observed(make_plan(make_context(), Observed()), ready=2)
+    ctx = make_context(**change)
+    with pytest.raises(RenderError) as refusal:
+        make_plan(ctx, running)
+    assert [text for text in said if text not in str(refusal.value)] == []
+    assert repair_changes(ctx, running) == Changes(), "no child of the service is written or removed"
+
+
+def test_the_same_change_in_both_pools_is_none_that_keeps_them_from_pairing(make_context: MakeContext) -> None:
+    both = in_engine(image="other:1", env=[LAYOUT])
+    plan = make_plan(make_context(prefill=both, decode=both), Observed())
+    assert len({e.fingerprint for e in plan.engines}) == 1

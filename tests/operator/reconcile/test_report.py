@@ -169,13 +169,6 @@ def test_a_pool_that_grows_stays_ready(make_context: MakeContext) -> None:
     assert next(v.message for v in found if v.type == "PrefillReady") == "1 of 3 replicas are ready"
 
 
-def test_pools_that_cannot_read_each_others_kv_are_not_ready_for_transfer(make_context: MakeContext) -> None:
-    other = {"spec": {"containers": [{"name": "engine", "image": "other:1"}]}}
-    ctx = make_context(prefill={"template": other})
-    plan = make_plan(ctx, Observed())
-    assert by_type(report(ctx, plan, observed(plan, ready=2), []))["KVTransferReady"][1] == "FingerprintsDiffer"
-
-
 def test_without_a_prefill_pool_there_is_no_kv_condition(make_context: MakeContext) -> None:
     ctx = make_context(prefill=None)
     plan = make_plan(ctx, Observed())
