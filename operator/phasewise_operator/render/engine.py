@@ -6,7 +6,6 @@ Its revision is a hash of what the user set (`_revision_inputs`), its KV fingerp
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
@@ -14,7 +13,15 @@ from typing import Any, Final, cast
 from phasewise_operator.api.pool import Pool
 from phasewise_operator.kinds import DEPLOYMENT, Manifest
 from phasewise_operator.render import pod_parts
-from phasewise_operator.render.context import Context, RenderError, digest, gpus_per_replica, role_labels, selector
+from phasewise_operator.render.context import (
+    Context,
+    RenderError,
+    canonical,
+    digest,
+    gpus_per_replica,
+    role_labels,
+    selector,
+)
 from phasewise_operator.render.fingerprint import KvInputs, check_pair, kv_inputs
 from phasewise_operator.render.merge import merge_template
 from phasewise_operator.render.template_rules import LAUNCHER, check_template
@@ -106,13 +113,9 @@ def engine_deployment(
     )
 
 
-def template_text(template: Mapping[str, Any]) -> str:
-    return json.dumps(template, sort_keys=True, separators=(",", ":"))
-
-
 def _notes(ctx: Context, engine: EngineTemplate) -> dict[str, str]:
     """What reconcile/kept_engines.py reads to keep the template and the default image."""
-    template = template_text(engine.template)
+    template = canonical(engine.template)
     notes = {
         contract.ANNOTATION_TEMPLATE: template if len(template.encode()) <= TEMPLATE_BYTES else "",
         contract.ANNOTATION_DEFAULT_IMAGE: "" if ctx.spec.engine.image else ctx.engine_image,
