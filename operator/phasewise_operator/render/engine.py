@@ -22,6 +22,7 @@ from phasewise_operator.render.context import (
     role_labels,
     selector,
 )
+from phasewise_operator.render.engine_volumes import mounts, volumes
 from phasewise_operator.render.fingerprint import KvInputs, check_pair, kv_inputs
 from phasewise_operator.render.merge import merge_template
 from phasewise_operator.render.template_rules import LAUNCHER, check_template
@@ -29,7 +30,6 @@ from phasewise_runtime import contract
 from phasewise_runtime.engine.arguments import check_user_arguments
 from phasewise_runtime.engine.command import termination_grace_seconds
 from phasewise_runtime.engine.config import ConfigError, EngineConfig
-from phasewise_runtime.model_uri import ModelLocation, ModelUriError, model_location
 
 CONTAINER: Final = "engine"
 STARTUP_SECONDS: Final = 3600
@@ -176,7 +176,7 @@ def _pod_spec(ctx: Context, role: str, pool: Pool, config: EngineConfig) -> dict
         "topologySpreadConstraints": [pod_parts.spread(selector(ctx, role))],
         "initContainers": [_init_container(ctx)],
         "containers": [_container(ctx, pool, config)],
-        "volumes": _volumes(ctx),
+        "volumes": volumes(ctx),
     }
 
 
@@ -218,7 +218,7 @@ def _container(ctx: Context, pool: Pool, config: EngineConfig) -> dict[str, Any]
         "livenessProbe": pod_parts.http_probe(contract.PATH_LIVE, "launcher", period=10, failures=6),
         "terminationMessagePath": contract.TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": _mounts(ctx),
+        "volumeMounts": mounts(ctx),
     }
 
 
@@ -235,46 +235,6 @@ def _resources(pool: Pool) -> dict[str, Any]:
         for part in ("requests", "limits"):
             given[part] = {**given.get(part, {}), name: str(gpus)}
     return {part: {k: str(v) for k, v in values.items()} for part, values in given.items() if values}
-
-
-def _volumes(ctx: Context) -> list[dict[str, Any]]:
-    volumes = [
-        pod_parts.empty_dir("launcher"),
-        pod_parts.empty_dir("scratch"),
-        pod_parts.empty_dir("tmp"),
-        pod_parts.empty_dir("shm", medium="Memory"),
-    ]
-    location = _model_location(ctx)
-    if location.claim:
-        claim = {"claimName": location.claim, "readOnly": True}
-        volumes.append({"name": "models", "persistentVolumeClaim": claim})
-    elif location.mount:
-        volumes.append(pod_parts.empty_dir("models"))
-    if ctx.spec.model.secret_ref:
-        volumes.append(pod_parts.secret_volume("model-secret", ctx.spec.model.secret_ref))
-    return volumes
-
-
-def _mounts(ctx: Context) -> list[dict[str, Any]]:
-    mounts = [
-        pod_parts.mount("launcher", contract.LAUNCHER_DIR, read_only=True),
-        pod_parts.mount("scratch", contract.SCRATCH_DIR),
-        pod_parts.mount("tmp", "/tmp"),  # noqa: S108 - the engine's libraries expect it; it is the pod's own emptyDir
-        pod_parts.mount("shm", "/dev/shm"),  # noqa: S108
-    ]
-    location = _model_location(ctx)
-    if location.mount:
-        mounts.append(pod_parts.mount("models", location.mount, read_only=location.claim is not None))
-    if ctx.spec.model.secret_ref:
-        mounts.append(pod_parts.mount("model-secret", pod_parts.secret_dir("model"), read_only=True))
-    return mounts
-
-
-def _model_location(ctx: Context) -> ModelLocation:
-    try:
-        return model_location(ctx.spec.model.uri)
-    except ModelUriError as error:
-        raise RenderError(f"spec.model.uri: {error}") from None
 
 
 def _revision_inputs(ctx: Context, role: str, pool: Pool, args: Mapping[str, Any]) -> dict[str, Any]:
