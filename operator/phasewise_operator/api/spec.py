@@ -100,7 +100,10 @@ class Engine(ApiModel):
 
     type: EngineType = Field(default=EngineType.VLLM, description="Inference engine.")
     image: str | None = Field(
-        default=None, max_length=512, pattern=r"^\S+$", description="Engine image. Left out: the operator's default."
+        default=None,
+        max_length=512,
+        pattern=r"^\S+$",
+        description="Engine image. Left out: the operator's default when the service was made.",
     )
     image_pull_policy: ImagePullPolicy | None = Field(
         default=None, description="Pull policy of the engine image. Left out: the operator's default."
@@ -202,7 +205,7 @@ class InferenceServiceSpec(ApiModel):
     max_generation: MaxGenerationDuration | None = Field(
         default=None,
         description="Longest time that a generation may take, from 10s to 24h: a pod that is stopped waits this long "
-        "for those that it runs. Left out: 10m.",
+        "for those that it runs. Pods that run keep theirs until they are replaced. Left out: 10m.",
     )
     hold: HoldDuration | None = Field(
         default=None,

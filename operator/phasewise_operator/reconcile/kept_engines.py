@@ -26,7 +26,7 @@ FIELDS_NAMED: Final = 6
 
 
 def with_kept_image(ctx: Context, observed: Observed) -> Context:
-    """The context with the default engine image that the service runs with; one that names an image has no use for it."""
+    """The context with the default engine image that the service runs with; one that names an image does not use it."""
     notes = [found for found in _annotations(observed).values() if _is_kept(ctx, found)]
     images = [image for found in notes if (image := found.get(contract.ANNOTATION_DEFAULT_IMAGE))]
     if not images:

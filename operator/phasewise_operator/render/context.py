@@ -141,5 +141,9 @@ def gpus_per_replica(pool: Pool) -> int:
 
 def digest(value: Any, length: int = 10) -> str:
     """Hex digest of any JSON value; equal values give equal text in every process."""
-    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:length]
+    return hashlib.sha256(canonical(value).encode()).hexdigest()[:length]
+
+
+def canonical(value: Any) -> str:
+    """JSON text that is equal for equal values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -6,7 +6,6 @@ Its revision is a hash of what the user set (`_revision_inputs`), its KV fingerp
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
@@ -14,7 +13,16 @@ from typing import Any, Final, cast
 from phasewise_operator.api.pool import Pool
 from phasewise_operator.kinds import DEPLOYMENT, Manifest
 from phasewise_operator.render import pod_parts
-from phasewise_operator.render.context import Context, RenderError, digest, gpus_per_replica, role_labels, selector
+from phasewise_operator.render.context import (
+    Context,
+    RenderError,
+    canonical,
+    digest,
+    gpus_per_replica,
+    role_labels,
+    selector,
+)
+from phasewise_operator.render.engine_volumes import mounts, volumes
 from phasewise_operator.render.fingerprint import KvInputs, check_pair, kv_inputs
 from phasewise_operator.render.merge import merge_template
 from phasewise_operator.render.template_rules import LAUNCHER, check_template
@@ -22,7 +30,6 @@ from phasewise_runtime import contract
 from phasewise_runtime.engine.arguments import check_user_arguments
 from phasewise_runtime.engine.command import termination_grace_seconds
 from phasewise_runtime.engine.config import ConfigError, EngineConfig
-from phasewise_runtime.model_uri import ModelLocation, ModelUriError, model_location
 
 CONTAINER: Final = "engine"
 STARTUP_SECONDS: Final = 3600
@@ -106,13 +113,9 @@ def engine_deployment(
     )
 
 
-def template_text(template: Mapping[str, Any]) -> str:
-    return json.dumps(template, sort_keys=True, separators=(",", ":"))
-
-
 def _notes(ctx: Context, engine: EngineTemplate) -> dict[str, str]:
     """What reconcile/kept_engines.py reads to keep the template and the default image."""
-    template = template_text(engine.template)
+    template = canonical(engine.template)
     notes = {
         contract.ANNOTATION_TEMPLATE: template if len(template.encode()) <= TEMPLATE_BYTES else "",
         contract.ANNOTATION_DEFAULT_IMAGE: "" if ctx.spec.engine.image else ctx.engine_image,
@@ -173,7 +176,7 @@ def _pod_spec(ctx: Context, role: str, pool: Pool, config: EngineConfig) -> dict
         "topologySpreadConstraints": [pod_parts.spread(selector(ctx, role))],
         "initContainers": [_init_container(ctx)],
         "containers": [_container(ctx, pool, config)],
-        "volumes": _volumes(ctx),
+        "volumes": volumes(ctx),
     }
 
 
@@ -215,7 +218,7 @@ def _container(ctx: Context, pool: Pool, config: EngineConfig) -> dict[str, Any]
         "livenessProbe": pod_parts.http_probe(contract.PATH_LIVE, "launcher", period=10, failures=6),
         "terminationMessagePath": contract.TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": _mounts(ctx),
+        "volumeMounts": mounts(ctx),
     }
 
 
@@ -232,46 +235,6 @@ def _resources(pool: Pool) -> dict[str, Any]:
         for part in ("requests", "limits"):
             given[part] = {**given.get(part, {}), name: str(gpus)}
     return {part: {k: str(v) for k, v in values.items()} for part, values in given.items() if values}
-
-
-def _volumes(ctx: Context) -> list[dict[str, Any]]:
-    volumes = [
-        pod_parts.empty_dir("launcher"),
-        pod_parts.empty_dir("scratch"),
-        pod_parts.empty_dir("tmp"),
-        pod_parts.empty_dir("shm", medium="Memory"),
-    ]
-    location = _model_location(ctx)
-    if location.claim:
-        claim = {"claimName": location.claim, "readOnly": True}
-        volumes.append({"name": "models", "persistentVolumeClaim": claim})
-    elif location.mount:
-        volumes.append(pod_parts.empty_dir("models"))
-    if ctx.spec.model.secret_ref:
-        volumes.append(pod_parts.secret_volume("model-secret", ctx.spec.model.secret_ref))
-    return volumes
-
-
-def _mounts(ctx: Context) -> list[dict[str, Any]]:
-    mounts = [
-        pod_parts.mount("launcher", contract.LAUNCHER_DIR, read_only=True),
-        pod_parts.mount("scratch", contract.SCRATCH_DIR),
-        pod_parts.mount("tmp", "/tmp"),  # noqa: S108 - the engine's libraries expect it; it is the pod's own emptyDir
-        pod_parts.mount("shm", "/dev/shm"),  # noqa: S108
-    ]
-    location = _model_location(ctx)
-    if location.mount:
-        mounts.append(pod_parts.mount("models", location.mount, read_only=location.claim is not None))
-    if ctx.spec.model.secret_ref:
-        mounts.append(pod_parts.mount("model-secret", pod_parts.secret_dir("model"), read_only=True))
-    return mounts
-
-
-def _model_location(ctx: Context) -> ModelLocation:
-    try:
-        return model_location(ctx.spec.model.uri)
-    except ModelUriError as error:
-        raise RenderError(f"spec.model.uri: {error}") from None
 
 
 def _revision_inputs(ctx: Context, role: str, pool: Pool, args: Mapping[str, Any]) -> dict[str, Any]:
