@@ -150,8 +150,9 @@ variables:
     : [])) : [])) : []'
 validations:
 - expression: size(variables.prefill + variables.decode + variables.router) == 0
-  messageExpression: '(variables.prefill + variables.decode + variables.router).join('', '') + '': not allowed in
-    a pod template while podTemplates is Safe: leave it out; or install the chart with podTemplates Full, which
-    trusts anyone who may write InferenceServices with any pod and any ServiceAccount of the namespace'''
+  messageExpression: '(variables.prefill + variables.decode + variables.router).join('', '') + '': unknown, or not
+    allowed in a pod template while podTemplates is Safe: check its spelling, or leave it out; or install the chart
+    with podTemplates Full, which trusts anyone who may write InferenceServices with any pod and any ServiceAccount
+    of the namespace'''
   reason: Forbidden
 {{- end -}}

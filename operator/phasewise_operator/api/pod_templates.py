@@ -17,8 +17,9 @@ from typing import Any, Final, Protocol, cast
 from phasewise_runtime import contract
 
 ADVICE: Final = (
-    "not allowed in a pod template while podTemplates is Safe: leave it out; or install the chart with podTemplates "
-    "Full, which trusts anyone who may write InferenceServices with any pod and any ServiceAccount of the namespace"
+    "unknown, or not allowed in a pod template while podTemplates is Safe: check its spelling, or leave it out; or "
+    "install the chart with podTemplates Full, which trusts anyone who may write InferenceServices with any pod and "
+    "any ServiceAccount of the namespace"
 )
 
 

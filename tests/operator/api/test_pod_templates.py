@@ -86,7 +86,7 @@ def render(ctx_of: MakeContext, role: str, template: dict[str, Any], safe: bool)
 def test_the_operator_refuses_what_safe_forbids_and_full_renders_it(make_context: MakeContext) -> None:
     template = {"spec": {"hostNetwork": True}}
     with pytest.raises(
-        RenderError, match=r"^spec\.decode\.template\.spec\.hostNetwork: not allowed .* podTemplates Full"
+        RenderError, match=r"^spec\.decode\.template\.spec\.hostNetwork: unknown, or not allowed .* podTemplates Full"
     ):
         render(make_context, "decode", template, safe=True)
     with pytest.raises(RenderError, match=r"^spec\.router\.template\.spec\.hostNetwork: not allowed"):

@@ -33,7 +33,7 @@ async def test_a_template_that_is_not_safe_stalls_while_what_runs_is_kept(
     assert condition(api, "Stalled") == ("True", "InvalidSpec")
     conditions = api.objects["InferenceService", "chat"]["status"]["conditions"]
     message = next(c["message"] for c in conditions if c["type"] == "Stalled")
-    assert message.startswith("spec.decode.template.spec.hostNetwork: not allowed in a pod template while podTemplates")
+    assert message.startswith("spec.decode.template.spec.hostNetwork: unknown, or not allowed in a pod template")
     assert {ref: live for ref, live in api.objects.items() if ref[0] == "Deployment"} == running
     assert ("Service", "chat") in api.objects, "children that depend on no engine are repaired"
 
