@@ -84,12 +84,19 @@ class RunningRevision:
     gpus: int
     """GPUs a pod."""
     served: bool
-    """All its replicas were available at least once."""
+    """Its pods have served, together with those of the other pool: it is more than an attempt."""
+    available: int = 0
+    """Pods that have been ready for a while."""
+    terminating: int = 0
+    surge: int = 0
+    """Pods that a rolling update of its Deployment may still add."""
+    unschedulable: int = 0
+    """Pods for which the scheduler finds no node."""
 
 
 def gpus_held(revisions: Iterable[RunningRevision]) -> int:
     """GPUs of pods that exist, terminating ones too, and of replicas whose pods are still to be created."""
-    return sum(max(r.pods, r.replicas) * r.gpus for r in revisions)
+    return sum((r.terminating + max(r.pods - r.terminating, r.replicas)) * r.gpus for r in revisions)
 
 
 @dataclass(frozen=True)
