@@ -144,7 +144,7 @@ class Cluster:
             assert self.gpus_held() <= max(held, self.budget), "(b) a step raised the GPUs held above the budget"
         if any(self.size.values()) and not self.allow_downtime:
             assert self.pairs() or not pairs, "(a), (c) a step took the last pair that serves"
-            if neutral and self.version.pairs:
+            if pairs and neutral and self.version.pairs:
                 for role, before in serving.items():
                     assert self.serving(role) >= min(before, self.size[role]) - 1, "(e) more than one replica at a time"
         return rollout
@@ -153,13 +153,14 @@ class Cluster:
         v = self.version
         for role, revision in v.revisions.items():
             made = Deployment((role, revision), v.fingerprints[role], v.gpus[role], frozenset(v.revisions), v.good)
-            deployment = self.deployments.setdefault((role, revision), made)
-            deployment.surge = int(rollout.surge)
+            self.deployments.setdefault((role, revision), made)
         sizes = {**rollout.old, **{(role, v.revisions[role]): n for role, n in rollout.current.items()}}
         for key, deployment in list(self.deployments.items()):
             deployment.served |= key in rollout.serving
+            deployment.surge = int(rollout.surge)
             if key in sizes:
-                deployment.delete_pods(len(deployment.staying) - max(sizes[key], 0) if deployment.replicas > sizes[key] else 0)
+                if deployment.replicas > sizes[key]:
+                    deployment.delete_pods(len(deployment.staying) - sizes[key])
                 deployment.replicas = sizes[key]
             else:
                 deployment.delete_pods(len(deployment.pods))
@@ -262,6 +263,8 @@ class Cluster:
         """Whether an old and a new pair fit side by side."""
         if not self.version.pairs:
             return False
+        if self.allow_downtime:
+            return True
         old = [d for key, d in self.deployments.items() if self.version.revisions.get(key[0]) != key[1]]
         groups = {d.fingerprint for d in old}
         pair = sum(self.version.gpus.values())

@@ -152,6 +152,12 @@ class Rollouts(RuleBasedStateMachine):
     def settle(self) -> None:
         self.cluster.settle()
 
+    @rule()
+    def settle_with_downtime(self) -> None:
+        self.cluster.allow_downtime = True
+        self.cluster.settle()
+        self.cluster.allow_downtime = False
+
     def teardown(self) -> None:
         if hasattr(self, "cluster"):
             self.cluster.settle()
