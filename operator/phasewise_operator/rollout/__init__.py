@@ -50,13 +50,13 @@ def plan_rollout(
     hand_over.shrink_old(state)
     blocked = _cannot_pair(state) or _next_replicas(state, allow_downtime)
     hand_over.grow_old(state, blocked != "")
-    surge = state.gpus_free() + sum(r.surge * r.gpus for r in state.all) >= sum(c.gpus for c in state.current.values())
+    surge = state.surge_fits()
     return Rollout(
         {role: current.replicas for role, current in state.current.items()},
         {(r.role, r.revision): r.replicas for r in state.old},
         messages.reason(state, any(r.replicas for r in running if (r.role, r.revision) not in _keys(state))),
         blocked,
-        surge or gpu_budget is None,
+        surge,
         frozenset(serving),
     )
 

@@ -149,6 +149,11 @@ class State:
         """GPUs of the budget that no pod holds, and no replica that is still to become one."""
         return self.budget - sum(r.gpus_held for r in self.all)
 
+    def surge_fits(self) -> bool:
+        """Whether the budget holds one pod more of each current revision."""
+        surging = ((c.terminating + max(c.live, c.replicas + 1)) * c.gpus for c in self.current.values())
+        return sum(r.gpus_held for r in self.former) + sum(surging) <= self.budget
+
     def gpus_free_later(self) -> int:
         """The same once the pods that are going have gone."""
         return self.budget - sum(r.replicas * r.gpus for r in self.all)
