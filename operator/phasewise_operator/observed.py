@@ -92,6 +92,8 @@ class RunningRevision:
     """Pods that a rolling update of its Deployment may still add."""
     unschedulable: int = 0
     """Pods for which the scheduler finds no node."""
+    aggregated: bool = False
+    """Its decode pods do both phases: there is no prefill pool beside them."""
 
 
 def gpus_held(revisions: Iterable[RunningRevision]) -> int:

@@ -107,6 +107,7 @@ class Cluster:
             available=sum(p.available for p in d.staying), terminating=going,
             surge=d.surge if d.outdated else 0,
             unschedulable=sum(not p.scheduled for p in d.staying),
+            aggregated=len(d.roles) == 1,
         )  # fmt: skip
 
     def gpus_held(self) -> int:

@@ -62,6 +62,7 @@ class Revision:
     """Pods that a rolling update of its Deployment may add."""
     unschedulable: int = 0
     served: bool = False
+    aggregated: bool = False
 
     @property
     def serving(self) -> int:
@@ -99,7 +100,8 @@ class State:
         self._shapes: dict[str, set[str]] = {}
         for r in self.all:
             if r.replicas or r.current:
-                self._shapes.setdefault(r.fingerprint, set()).add(r.role)
+                aggregated = self.roles == [contract.DECODE] if r.current else r.aggregated
+                self._shapes[r.fingerprint] = {contract.DECODE} if aggregated else set(contract.ENGINE_ROLES)
 
     @property
     def old(self) -> list[Revision]:
@@ -119,9 +121,7 @@ class State:
     def service(self, fingerprint: str | None) -> Service:
         """What the group can do after the step."""
         shape = self._shapes.get(fingerprint or "", set())
-        if contract.DECODE not in shape:
-            return Service.NONE
-        if all(self.ready(fingerprint, role) for role in shape):
+        if shape and all(self.ready(fingerprint, role) for role in shape):
             return Service.FULL
         if self.ready(fingerprint, contract.DECODE):
             return Service.DECODE_ONLY
@@ -180,7 +180,7 @@ def _former(found: RunningRevision) -> Revision:
 
 
 def _observe(revision: Revision, found: RunningRevision) -> None:
-    revision.replicas, revision.served = found.replicas, found.served
+    revision.replicas, revision.served, revision.aggregated = found.replicas, found.served, found.aggregated
     revision.ready = revision.routable = found.ready
     revision.terminating, revision.live = found.terminating, found.pods - found.terminating
     revision.surge, revision.unschedulable = found.surge, found.unschedulable
