@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from phasewise_operator.kinds import DEPLOYMENT, POD, Kind, Manifest
 from phasewise_operator.live_values import by_type, count, mapping, mappings, number, text
 from phasewise_runtime import contract
+
+AGGREGATED: Final = "prefill-decode"
+"""Value of the label LABEL_LLMD_ROLE of pods that do both phases."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,11 @@ class Workload:
     gpus: int = 0
     """GPUs a replica."""
     served: bool = False
-    """All its pods were available at least once: it is more than an attempt."""
+    """Its pods have served, together with those of the other pool: it is more than an attempt."""
+    surge: int = 0
+    """Pods that a rolling update under way may add."""
+    aggregated: bool = False
+    """Its pods do both phases."""
     replica_failure: str = ""
     """Why its pods cannot be created: quota, admission."""
     desired: int | None = None
@@ -43,8 +50,10 @@ class Workload:
     def of(cls, live: Manifest) -> Workload:
         meta, spec, status = live["metadata"], mapping(live.get("spec")), mapping(live.get("status"))
         labels, conditions = _labels(meta, spec), by_type(status.get("conditions"))
-        failure, progress = conditions.get("ReplicaFailure", {}), conditions.get("Progressing", {})
+        failure = conditions.get("ReplicaFailure", {})
         updated = number(status.get("updatedReplicas"))
+        outdated = max(0, number(status.get("replicas")) - updated)
+        rolling = mapping(mapping(spec.get("strategy")).get("rollingUpdate"))
         return cls(
             name=meta["name"],
             role=text(labels.get(contract.LABEL_ROLE)),
@@ -54,11 +63,13 @@ class Workload:
             ready=number(status.get("readyReplicas")),
             available=number(status.get("availableReplicas")),
             updated=updated,
-            outdated=max(0, number(status.get("replicas")) - updated),
+            outdated=outdated,
             observed=number(status.get("observedGeneration")) >= number(meta.get("generation")),
             created=text(meta.get("creationTimestamp")),
             gpus=count(labels.get(contract.LABEL_GPUS)) or 0,
-            served=progress.get("reason") == "NewReplicaSetAvailable",
+            served=contract.ANNOTATION_SERVED in mapping(meta.get("annotations")),
+            surge=number(rolling.get("maxSurge")) if outdated else 0,
+            aggregated=labels.get(contract.LABEL_LLMD_ROLE) == AGGREGATED,
             replica_failure=text(failure.get("message")) if failure.get("status") == "True" else "",
             desired=count(mapping(meta.get("annotations")).get(contract.ANNOTATION_DESIRED)),
         )
@@ -230,16 +241,24 @@ class Observed:
         """Every revision of an engine role that has a Deployment or still has pods."""
         pods = [p for p in self.pods if p.role in contract.ENGINE_ROLES]
         pods_of = Counter((p.role, p.revision) for p in pods)
+        terminating = Counter((p.role, p.revision) for p in pods if p.deleting)
+        unschedulable = Counter((p.role, p.revision) for p in pods if p.unschedulable and not p.deleting)
         found = {
             (w.role, w.revision): RunningRevision(
-                w.role, w.revision, w.fingerprint, w.replicas, w.ready, pods_of[w.role, w.revision], w.gpus, w.served
+                *(w.role, w.revision, w.fingerprint, w.replicas, w.ready, pods_of[w.role, w.revision], w.gpus, w.served),
+                available=w.available,
+                terminating=terminating[w.role, w.revision],
+                surge=w.surge,
+                unschedulable=unschedulable[w.role, w.revision],
+                aggregated=w.aggregated,
             )
             for w in self.workloads
             if w.role in contract.ENGINE_ROLES
         }
-        for p in pods:
-            left = RunningRevision(p.role, p.revision, "", 0, 0, pods_of[p.role, p.revision], p.gpus, served=False)
-            found.setdefault((p.role, p.revision), left)
+        for key in dict.fromkeys((p.role, p.revision) for p in pods if (p.role, p.revision) not in found):
+            gpus = max(p.gpus for p in pods if (p.role, p.revision) == key)
+            # Without a Deployment the garbage collector deletes them: none of them stays.
+            found[key] = RunningRevision(*key, "", 0, 0, pods_of[key], gpus, served=False, terminating=pods_of[key])
         return list(found.values())
 
 
@@ -305,5 +324,8 @@ def _ended(status: Mapping[str, Any]) -> Ended | None:
 def _labels(meta: Mapping[str, Any], spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """Of a Deployment: those of its pods where they say what it is, since its own can be edited with nothing said."""
     template = mapping(mapping(mapping(spec.get("template")).get("metadata")).get("labels"))
-    identity = (contract.LABEL_ROLE, contract.LABEL_REVISION, contract.LABEL_FINGERPRINT, contract.LABEL_GPUS)
+    identity = (
+        *(contract.LABEL_ROLE, contract.LABEL_REVISION, contract.LABEL_FINGERPRINT),
+        *(contract.LABEL_GPUS, contract.LABEL_LLMD_ROLE),
+    )
     return {**mapping(meta.get("labels")), **{name: template[name] for name in identity if name in template}}

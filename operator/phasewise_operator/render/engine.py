@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 
 from phasewise_operator.api.pool import Pool
 from phasewise_operator.kinds import DEPLOYMENT, Manifest
+from phasewise_operator.observed import AGGREGATED
 from phasewise_operator.render import pod_parts
 from phasewise_operator.render.context import Context, RenderError, digest, gpus_per_replica, role_labels, selector
 from phasewise_operator.render.merge import merge_template
@@ -26,6 +27,8 @@ CONTAINER: Final = "engine"
 STARTUP_SECONDS: Final = 3600
 PROBED_SECONDS: Final = STARTUP_SECONDS + 600
 """The launcher, which can say why, gives up before the kubelet does; its time begins after preflight."""
+MIN_READY_SECONDS: Final = 10
+"""So long a new pod must have been ready before an old one goes for it: one that breaks on its first requests shows it."""
 CONFIG_BYTES: Final = 120 * 2**10
 """Of the launcher's configuration. Linux starts no process with a variable of 128 KiB (MAX_ARG_STRLEN), its name
 included; the rest is a margin."""
@@ -58,28 +61,26 @@ def engine_template(ctx: Context, role: str) -> EngineTemplate:
         contract.LABEL_REVISION: revision,
         contract.LABEL_FINGERPRINT: fingerprint,
         contract.LABEL_GPUS: str(gpus_per_replica(pool)),
-        contract.LABEL_LLMD_ROLE: role if ctx.disaggregated else "prefill-decode",
+        contract.LABEL_LLMD_ROLE: role if ctx.disaggregated else AGGREGATED,
         contract.LABEL_LLMD_MODEL: label_value(ctx.model_name),
     }
     return EngineTemplate(role, revision, fingerprint, template)
 
 
 def engine_deployment(
-    ctx: Context, engine: EngineTemplate, replicas: int, desired: int, surge: bool = True
+    ctx: Context, engine: EngineTemplate, replicas: int, desired: int, surge: bool = True, served: bool = False
 ) -> Manifest:
     """The Deployment of one role and revision. Its own rolling update serves operator upgrades and changes of the spec
     that are no new revision.
 
     `desired` is the size of the pool, which a rollout may give this revision in part. Without `surge` that update takes
-    a pod away before it makes one."""
+    a pod away before it makes one. `served`: it has served, together with the other pool."""
     spec = {
         "replicas": replicas,
+        "minReadySeconds": MIN_READY_SECONDS,
         "revisionHistoryLimit": 1,
         "progressDeadlineSeconds": PROBED_SECONDS,
-        "strategy": {
-            "type": "RollingUpdate",
-            "rollingUpdate": {"maxSurge": int(surge), "maxUnavailable": int(not surge)},
-        },
+        "strategy": rolling_update(surge),
         "selector": {"matchLabels": selector(ctx, engine.role, engine.revision)},
         "template": engine.template,
     }
@@ -88,9 +89,13 @@ def engine_deployment(
     return DEPLOYMENT.manifest(
         ctx.child_name(engine.role, engine.revision),
         {**role_labels(engine.role), **labels},
-        {contract.ANNOTATION_DESIRED: str(desired)},
+        {contract.ANNOTATION_DESIRED: str(desired), **({contract.ANNOTATION_SERVED: "true"} if served else {})},
         spec=spec,
     )
+
+
+def rolling_update(surge: bool) -> dict[str, Any]:
+    return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": int(surge), "maxUnavailable": int(not surge)}}
 
 
 def engine_config(ctx: Context, role: str, pool: Pool) -> EngineConfig:
