@@ -245,7 +245,16 @@ class Observed:
         unschedulable = Counter((p.role, p.revision) for p in pods if p.unschedulable and not p.deleting)
         found = {
             (w.role, w.revision): RunningRevision(
-                *(w.role, w.revision, w.fingerprint, w.replicas, w.ready, pods_of[w.role, w.revision], w.gpus, w.served),
+                *(
+                    w.role,
+                    w.revision,
+                    w.fingerprint,
+                    w.replicas,
+                    w.ready,
+                    pods_of[w.role, w.revision],
+                    w.gpus,
+                    w.served,
+                ),
                 available=w.available,
                 terminating=terminating[w.role, w.revision],
                 surge=w.surge,

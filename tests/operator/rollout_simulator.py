@@ -192,7 +192,11 @@ class Cluster:
             if d.surge and len(d.staying) <= d.replicas:
                 d.pods.append(Pod(d.gpus, d.template))
             elif len(d.staying) > d.replicas or not d.surge:
-                if sum(p.available for p in d.staying) >= d.replicas + d.surge or not d.outdated[0].ready or not d.surge:
+                if (
+                    sum(p.available for p in d.staying) >= d.replicas + d.surge
+                    or not d.outdated[0].ready
+                    or not d.surge
+                ):
                     d.outdated[0].terminating = True
                     for p in d.pods:
                         if p.terminating:

@@ -1,5 +1,7 @@
-"""Rollouts as trajectories: what each pool gets, step by step, as pods come up and go. What must hold of any rollout is in
-test_rollout_invariants.py, and the simulator checks it here, too."""
+"""Rollouts as trajectories: what each pool gets, step by step, as pods come up and go.
+
+What must hold of any rollout (test_rollout_invariants.py) the simulator checks here, too.
+"""
 
 from __future__ import annotations
 

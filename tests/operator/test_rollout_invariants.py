@@ -1,6 +1,6 @@
 """What holds of every step of a rollout, whatever happens: random edits, failures, budgets and capacities.
 
-`PHASEWISE_ROLLOUT_EXAMPLES` sets the number of histories; 400 of them are more than 100,000 steps of the planner.
+`PHASEWISE_ROLLOUT_EXAMPLES` sets the number of histories; 900 of them are more than 100,000 steps of the planner.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from tests.operator.rollout_simulator import Cluster, Version
 
-EXAMPLES = int(os.environ.get("PHASEWISE_ROLLOUT_EXAMPLES", "400"))
+EXAMPLES = int(os.environ.get("PHASEWISE_ROLLOUT_EXAMPLES", "900"))
 seeds = st.integers(0, 2**32 - 1)
 sizes = st.integers(1, 5)
 PAIR = ("prefill", "decode")
@@ -25,8 +25,8 @@ class Rollouts(RuleBasedStateMachine):
 
     @initialize(prefill=sizes, decode=sizes, gpus=st.tuples(st.integers(1, 4), st.integers(1, 4)), seed=seeds)
     def begin(self, prefill: int, decode: int, gpus: tuple[int, int], seed: int) -> None:
-        version = Version(dict.fromkeys(PAIR, "r0"), dict.fromkeys(PAIR, "kv0"), dict(zip(PAIR, gpus, strict=True)))
-        self.versions = [version]
+        self.versions = []
+        version = self.new_version(dict(zip(PAIR, gpus, strict=True)))
         self.cluster = Cluster(version, {"prefill": prefill, "decode": decode})
         self.random = Random(seed)
         self.go_on(6)
@@ -55,11 +55,13 @@ class Rollouts(RuleBasedStateMachine):
     @rule(good=st.booleans(), gpus=st.tuples(st.integers(1, 4), st.integers(1, 4)))
     def edit(self, good: bool, gpus: tuple[int, int]) -> None:
         """A change that makes new KV."""
+        self.adopt(self.new_version(dict(zip(PAIR, gpus, strict=True)), good))
+
+    def new_version(self, gpus: dict[str, int], good: bool = True) -> Version:
+        """With pods of a revision and a fingerprint that no other has. `gpus`: by role."""
         n = len(self.versions)
-        self.versions.append(
-            Version(dict.fromkeys(PAIR, f"r{n}"), dict.fromkeys(PAIR, f"kv{n}"), dict(zip(PAIR, gpus, strict=True)), good)
-        )
-        self.adopt(self.versions[-1])
+        self.versions.append(Version(dict.fromkeys(gpus, f"r{n}"), dict.fromkeys(gpus, f"kv{n}"), gpus, good))
+        return self.versions[-1]
 
     @rule(roles=st.sampled_from([("prefill",), ("decode",), PAIR]), good=st.booleans())
     def edit_neutral(self, roles: tuple[str, ...], good: bool) -> None:
@@ -74,21 +76,15 @@ class Rollouts(RuleBasedStateMachine):
     def edit_that_cannot_pair(self) -> None:
         old, n = self.cluster.version, len(self.versions)
         if len(old.revisions) == 2:
-            self.adopt(
-                Version(
-                    {**old.revisions, "prefill": f"r{n}"}, {**old.fingerprints, "prefill": f"kv{n}"}, old.gpus, old.good
-                )
-            )
+            revisions, fingerprints = {**old.revisions, "prefill": f"r{n}"}, {**old.fingerprints, "prefill": f"kv{n}"}
             self.versions.append(old)
+            self.adopt(Version(revisions, fingerprints, old.gpus, old.good))
 
     @rule()
     def toggle_prefill(self) -> None:
-        n, gpus = len(self.versions), self.cluster.version.gpus
+        gpus = self.cluster.version.gpus
         roles = ("decode",) if "prefill" in gpus else PAIR
-        self.versions.append(
-            Version(dict.fromkeys(roles, f"r{n}"), dict.fromkeys(roles, f"kv{n}"), {r: gpus["decode"] for r in roles})
-        )
-        self.adopt(self.versions[-1])
+        self.adopt(self.new_version(dict.fromkeys(roles, gpus["decode"])))
 
     @rule(seed=seeds)
     def turn_round(self, seed: int) -> None:

@@ -67,10 +67,13 @@ def _keys(state: State) -> set[tuple[str, str]]:
 
 def _cannot_pair(state: State) -> str:
     """What works is not given up for pools that cannot pair."""
-    if state.new is not None or not state.old or state.best_service() is Service.NONE:
+    kept = next(iter(state.other_groups()), None)
+    if state.new is not None or kept is None or state.service(kept) is Service.NONE:
         return ""
-    for role in {r.role for r in state.old}:
-        state.current[role].replicas = 0
+    for current in state.current.values():
+        if current.fingerprint != kept and any(r.role == current.role for r in state.old):
+            current.replicas = 0
+    hand_over.add(state, {r: state.size[r] if c.fingerprint == kept else c.replicas for r, c in state.current.items()})
     return messages.CANNOT_PAIR
 
 

@@ -37,8 +37,9 @@ def _shrink_old(state: State, released: int) -> None:
         if last or spare or (alike and not all(left[r] for r in state.roles if state.size[r])):
             _drop(state, fingerprint)
         elif alike:
-            for role in state.roles:
-                _keep(state, fingerprint, role, left[role])
+            for role, current in state.current.items():
+                own = current.serving if current.fingerprint == fingerprint else 0
+                _keep(state, fingerprint, role, max(0, left[role] - own))
                 left[role] -= state.ready(fingerprint, role)
                 left[role] = max(0, left[role])
         else:

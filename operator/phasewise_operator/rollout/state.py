@@ -1,4 +1,4 @@
-"""The revisions of a service as a step of a rollout sees and changes them: who can serve, who pairs, what it costs. Pure.
+"""The revisions of a service as a step of a rollout sees and changes them: who serves, and what it costs. Pure.
 
 Pods of one KV fingerprint form a group: only they can serve a request together.
 """
@@ -134,7 +134,7 @@ class State:
     def other_groups(self) -> list[str]:
         """Fingerprints of old revisions other than the new one, most worth first; of equals the oldest."""
         found = dict.fromkeys(r.fingerprint for r in self.old if r.fingerprint != self.new)
-        return sorted(found, key=lambda f: self._worth(f), reverse=True)
+        return sorted(found, key=self._worth, reverse=True)
 
     def _worth(self, fingerprint: str) -> tuple[int, int, bool]:
         pairs = min(self.ready(fingerprint, role) for role in self._shapes[fingerprint])

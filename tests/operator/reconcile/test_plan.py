@@ -87,7 +87,9 @@ def test_a_rollout_that_the_budget_has_no_room_for_stalls_and_the_old_serves(mak
     assert "rollout.allowDowntime" in updates["Stalled"].message
     assert (updates["Ready"].status.value, updates["Reconciling"].reason) == ("True", "RolloutBlocked")
     assert plan.changes.remove == ()
-    allowed = make_plan(make_context(**full, engine={"image": "vllm/vllm-openai:v0.33.0"}, rollout={"allowDowntime": True}), running)
+    allowed = make_plan(
+        make_context(**full, engine={"image": "vllm/vllm-openai:v0.33.0"}, rollout={"allowDowntime": True}), running
+    )
     assert len(allowed.changes.remove) == 2
 
 
