@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -79,37 +78,6 @@ class Workload:
         """Pods that are ready and of the newest template, at the least: the status does not say which pods are ready,
         and those of an older template may be. 0 while the status is of an older generation."""
         return max(0, min(self.updated, self.ready - self.outdated)) if self.observed else 0
-
-
-@dataclass(frozen=True)
-class RunningRevision:
-    """A revision of an engine role that runs: a Deployment, or (replicas 0) the pods that are left of one."""
-
-    role: str
-    revision: str
-    fingerprint: str
-    replicas: int
-    ready: int
-    pods: int
-    """Pods that exist, terminating ones too: they hold their GPUs until they are gone."""
-    gpus: int
-    """GPUs a pod."""
-    served: bool
-    """Its pods have served, together with those of the other pool: it is more than an attempt."""
-    available: int = 0
-    """Pods that have been ready for a while."""
-    terminating: int = 0
-    surge: int = 0
-    """Pods that a rolling update of its Deployment may still add."""
-    unschedulable: int = 0
-    """Pods for which the scheduler finds no node."""
-    aggregated: bool = False
-    """Its decode pods do both phases: there is no prefill pool beside them."""
-
-
-def gpus_held(revisions: Iterable[RunningRevision]) -> int:
-    """GPUs of pods that exist, terminating ones too, and of replicas whose pods are still to be created."""
-    return sum((r.terminating + max(r.pods - r.terminating, r.replicas)) * r.gpus for r in revisions)
 
 
 @dataclass(frozen=True)
@@ -235,40 +203,6 @@ class Observed:
         """Oldest first."""
         found = [Workload.of(m) for (kind, _), m in self.children.items() if kind == DEPLOYMENT.name]
         return sorted(found, key=lambda w: (w.created, w.name))
-
-    @property
-    def revisions(self) -> list[RunningRevision]:
-        """Every revision of an engine role that has a Deployment or still has pods."""
-        pods = [p for p in self.pods if p.role in contract.ENGINE_ROLES]
-        pods_of = Counter((p.role, p.revision) for p in pods)
-        terminating = Counter((p.role, p.revision) for p in pods if p.deleting)
-        unschedulable = Counter((p.role, p.revision) for p in pods if p.unschedulable and not p.deleting)
-        found = {
-            (w.role, w.revision): RunningRevision(
-                *(
-                    w.role,
-                    w.revision,
-                    w.fingerprint,
-                    w.replicas,
-                    w.ready,
-                    pods_of[w.role, w.revision],
-                    w.gpus,
-                    w.served,
-                ),
-                available=w.available,
-                terminating=terminating[w.role, w.revision],
-                surge=w.surge,
-                unschedulable=unschedulable[w.role, w.revision],
-                aggregated=w.aggregated,
-            )
-            for w in self.workloads
-            if w.role in contract.ENGINE_ROLES
-        }
-        for key in dict.fromkeys((p.role, p.revision) for p in pods if (p.role, p.revision) not in found):
-            gpus = max(p.gpus for p in pods if (p.role, p.revision) == key)
-            # Without a Deployment the garbage collector deletes them: none of them stays.
-            found[key] = RunningRevision(*key, "", 0, 0, pods_of[key], gpus, served=False, terminating=pods_of[key])
-        return list(found.values())
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A cluster as the rollout planner sees it: Deployments, their pods, nodes for so many GPUs. Its clock is a random order.
+"""A cluster as the rollout planner sees it: Deployments, their pods, nodes for so many GPUs.
 
 Each `plan` checks what must hold of every step; `settle` what must hold in the end.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from phasewise_operator.observed import RunningRevision
+from phasewise_operator.revisions import RunningRevision
 from phasewise_operator.rollout import DesiredRevision, Rollout, plan_rollout
 
 Key = tuple[str, str]
@@ -23,6 +23,9 @@ class Pod:
     ready: bool = False
     available: bool = False
     terminating: bool = False
+
+    def stop(self) -> None:
+        self.terminating, self.ready, self.available = True, False, False
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class Deployment:
     def delete_pods(self, count: int) -> None:
         """As the ReplicaSet controller does: those that are not ready first."""
         for pod in sorted(self.staying, key=lambda p: (p.ready, p.scheduled))[: max(0, count)]:
-            pod.terminating, pod.ready, pod.available = True, False, False
+            pod.stop()
             if not pod.scheduled:
                 self.pods.remove(pod)
 
@@ -191,16 +194,8 @@ class Cluster:
         if d.outdated and random.random() < share:
             if d.surge and len(d.staying) <= d.replicas:
                 d.pods.append(Pod(d.gpus, d.template))
-            elif len(d.staying) > d.replicas or not d.surge:
-                if (
-                    sum(p.available for p in d.staying) >= d.replicas + d.surge
-                    or not d.outdated[0].ready
-                    or not d.surge
-                ):
-                    d.outdated[0].terminating = True
-                    for p in d.pods:
-                        if p.terminating:
-                            p.ready = p.available = False
+            elif not d.surge or not d.outdated[0].ready or sum(p.available for p in d.staying) > d.replicas:
+                d.outdated[0].stop()
         elif not d.outdated:
             d.delete_pods(len(d.staying) - d.replicas)
 
@@ -229,8 +224,7 @@ class Cluster:
         deployments = [d for d in self.deployments.values() if d.staying]
         if deployments:
             deployment = random.choice(deployments)
-            pod = random.choice(deployment.staying)
-            pod.terminating, pod.ready, pod.available = True, False, False
+            random.choice(deployment.staying).stop()
 
     def upgrade(self) -> None:
         """The operator brings another launcher: the templates of the current revisions change."""

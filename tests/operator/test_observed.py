@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phasewise_operator.kinds import Manifest
-from phasewise_operator.observed import Observed, PodEvent, PodView, Workload, gpus_held
+from phasewise_operator.observed import Observed, PodEvent, PodView, Workload
+from phasewise_operator.revisions import gpus_held, running_revisions
 from phasewise_runtime import contract
 
 
@@ -42,13 +43,13 @@ def test_gpus_are_held_by_pods_of_all_revisions_and_by_replicas_that_are_to_beco
             *pods("router", "", 2, gpus=0),
         ],
     )
-    held = {(r.role, r.revision): gpus_held([r]) for r in observed.revisions}
+    held = {(r.role, r.revision): gpus_held([r]) for r in running_revisions(observed)}
     assert held == {("prefill", "new"): 3 * 2, ("decode", "new"): 2 * 4, ("decode", "removed"): 2 * 1}
-    assert gpus_held(observed.revisions) == 16
+    assert gpus_held(running_revisions(observed)) == 16
 
 
 def test_a_revision_without_a_deployment_is_known_by_the_pods_that_are_left() -> None:
-    (left,) = seen(pods=pods("decode", "removed", 2, gpus=1)).revisions
+    (left,) = running_revisions(seen(pods=pods("decode", "removed", 2, gpus=1)))
     assert (left.replicas, left.ready, left.pods, left.served) == (0, 0, 2, False)
 
 
@@ -92,7 +93,7 @@ def test_no_shape_of_a_live_object_ends_a_pass(meta: dict[str, Any], spec: Any, 
     live = {"metadata": {**meta, "name": "x"}, "spec": spec, "status": status}
     objects = [{**live, "kind": kind} for kind in ("Deployment", "Pod", "Service")]
     observed = Observed.of(objects, "u", {"x": [PodEvent.of(live)]}, status)
-    assert len(observed.revisions) <= 2
+    assert len(running_revisions(observed)) <= 2
     assert all(isinstance(w.replicas, int) and isinstance(w.role, str) for w in observed.workloads)
 
 

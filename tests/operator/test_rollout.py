@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from tests.operator.rollout_simulator import Cluster, Version
 
-from phasewise_operator.observed import RunningRevision
+from phasewise_operator.revisions import RunningRevision
 from phasewise_operator.rollout import DesiredRevision, plan_rollout
 
 PAIR = ("prefill", "decode")

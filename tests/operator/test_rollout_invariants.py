@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from random import Random
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from tests.operator.rollout_simulator import Cluster, Version
@@ -167,5 +167,6 @@ class TestRollouts(Rollouts.TestCase):
         max_examples=EXAMPLES,
         stateful_step_count=25,
         deadline=None,
+        phases=[Phase.reuse, Phase.generate],  # to shrink a history takes minutes, and it is readable as it is
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
     )

@@ -15,6 +15,7 @@ from phasewise_operator.reconcile.sizes import pool_sizes
 from phasewise_operator.render.children import constant_children, pool_scaler, scaler_name, stamp
 from phasewise_operator.render.context import Context, RenderError, gpus_per_replica
 from phasewise_operator.render.engine import EngineTemplate, engine_deployment, engine_template, rolling_update
+from phasewise_operator.revisions import running_revisions
 from phasewise_operator.rollout import DesiredRevision, Rollout, plan_rollout
 from phasewise_operator.scaling.types import NO_RECOMMENDATION, Recommendation, SizeDecision
 from phasewise_runtime import contract
@@ -51,7 +52,7 @@ def make_plan(ctx: Context, observed: Observed, recommendation: Recommendation =
     sizes = pool_sizes(ctx, observed, recommendation)
     revisions = _desired_revisions(ctx, engines, sizes)
     budget, downtime = ctx.spec.scaling.gpu_budget, ctx.spec.rollout.allow_downtime
-    rollout = plan_rollout(revisions, observed.revisions, budget, downtime)
+    rollout = plan_rollout(revisions, running_revisions(observed), budget, downtime)
     served = {(w.role, w.revision) for w in observed.workloads if w.served} | rollout.serving
     current = [
         engine_deployment(

@@ -28,7 +28,7 @@ STARTUP_SECONDS: Final = 3600
 PROBED_SECONDS: Final = STARTUP_SECONDS + 600
 """The launcher, which can say why, gives up before the kubelet does; its time begins after preflight."""
 MIN_READY_SECONDS: Final = 10
-"""A new pod must have been ready for so long before an old one goes for it: one that fails at once has failed by then."""
+"""A new pod must have been ready for so long before an old one goes for it: one that fails at once has by then."""
 CONFIG_BYTES: Final = 120 * 2**10
 """Of the launcher's configuration. Linux starts no process with a variable of 128 KiB (MAX_ARG_STRLEN), its name
 included; the rest is a margin."""

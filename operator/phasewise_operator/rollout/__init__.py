@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from phasewise_operator.observed import RunningRevision
+from phasewise_operator.revisions import RunningRevision
 from phasewise_operator.rollout import hand_over, messages
 from phasewise_operator.rollout.state import DesiredRevision, Service, State
 

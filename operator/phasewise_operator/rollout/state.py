@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from phasewise_operator.observed import RunningRevision
+from phasewise_operator.revisions import RunningRevision
 from phasewise_runtime import contract
 
 NO_BUDGET: Final = 10**9
