@@ -53,6 +53,22 @@ def test_a_revision_without_a_deployment_is_known_by_the_pods_that_are_left() ->
     assert (left.replicas, left.ready, left.pods, left.served) == (0, 0, 2, False)
 
 
+def test_a_revision_says_what_may_come_and_what_goes() -> None:
+    """A rolling update of its own may add a pod; terminating pods go, and pods without a node do not come up."""
+    live = deployment("decode", "r", 3, gpus=1)
+    live["metadata"]["annotations"] = {contract.ANNOTATION_SERVED: "true"}
+    live["metadata"]["labels"][contract.LABEL_LLMD_ROLE] = "prefill-decode"
+    live["spec"]["strategy"] = {"rollingUpdate": {"maxSurge": 1}}
+    live["status"] = {"replicas": 3, "updatedReplicas": 1, "readyReplicas": 2, "availableReplicas": 1}
+    unscheduled = PodView("u", "decode", "r", ready=False, deleting=False, gpus=1, unschedulable="0/3 nodes")
+    (found,) = running_revisions(seen(live, pods=[*pods("decode", "r", 3, 1, deleting=1), unscheduled]))
+    assert (found.pods, found.terminating, found.unschedulable) == (4, 1, 1)
+    assert (found.ready, found.available, found.surge) == (2, 1, 1)
+    assert (found.served, found.aggregated) == (True, True)
+    live["status"]["updatedReplicas"] = 3
+    assert running_revisions(seen(live, pods=[]))[0].surge == 0, "every pod is of the newest template"
+
+
 TEMPLATE = {contract.LABEL_ROLE: "decode", contract.LABEL_REVISION: "r", contract.LABEL_GPUS: "4"}
 
 

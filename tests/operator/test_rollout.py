@@ -110,6 +110,20 @@ def test_another_fingerprint_rolls_through_where_one_new_pair_fits_beside_one_ol
     assert min(lowest(serving((2, 2), budget), version("b"))) >= 1
 
 
+def test_a_full_budget_costs_one_replica_of_each_pool_at_a_time() -> None:
+    assert lowest(serving((4, 4), budget=8), version("b")) == (3, 3)
+
+
+def test_what_was_added_serves_before_more_is_released() -> None:
+    cluster = serving((4, 4), budget=8)
+    edit(cluster, version("b"), rounds=5)
+    for (_, revision), deployment in cluster.deployments.items():
+        deployment.good = revision == "a"
+    edit(cluster, cluster.version, rounds=30)
+    assert ready(cluster, "b") == (1, 1)
+    assert sorted(cluster.serving(role) for role in PAIR) == [3, 4], "one pod is missing, and starts"
+
+
 def test_the_last_pair_is_kept_where_no_other_fits_beside_it_unless_downtime_is_allowed() -> None:
     cluster = serving((1, 1), budget=2)
     edit(cluster, version("b"), rounds=30)
