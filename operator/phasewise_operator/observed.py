@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from phasewise_operator.kinds import DEPLOYMENT, POD, Kind, Manifest
 from phasewise_operator.live_values import by_type, count, mapping, mappings, number, text
 from phasewise_runtime import contract
+
+AGGREGATED: Final = "prefill-decode"
+"""Value of the label LABEL_LLMD_ROLE of pods that do both phases."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,13 @@ class Workload:
     gpus: int = 0
     """GPUs a replica."""
     served: bool = False
-    """All its pods were available at least once: it is more than an attempt."""
+    """It is recorded that its pods have served, together with those of the other pool."""
+    complete: bool = False
+    """All its pods have been available at once, whatever the other pool did."""
+    surge: int = 0
+    """Pods that a rolling update under way may add."""
+    aggregated: bool = False
+    """Its pods do both phases."""
     replica_failure: str = ""
     """Why its pods cannot be created: quota, admission."""
     desired: int | None = None
@@ -44,21 +52,27 @@ class Workload:
         meta, spec, status = live["metadata"], mapping(live.get("spec")), mapping(live.get("status"))
         labels, conditions = _labels(meta, spec), by_type(status.get("conditions"))
         failure, progress = conditions.get("ReplicaFailure", {}), conditions.get("Progressing", {})
+        replicas = number(spec.get("replicas"), default=1)
         updated = number(status.get("updatedReplicas"))
+        outdated = max(0, number(status.get("replicas")) - updated)
+        rolling = mapping(mapping(spec.get("strategy")).get("rollingUpdate"))
         return cls(
             name=meta["name"],
             role=text(labels.get(contract.LABEL_ROLE)),
             revision=text(labels.get(contract.LABEL_REVISION)),
             fingerprint=text(labels.get(contract.LABEL_FINGERPRINT)),
-            replicas=number(spec.get("replicas"), default=1),
+            replicas=replicas,
             ready=number(status.get("readyReplicas")),
             available=number(status.get("availableReplicas")),
             updated=updated,
-            outdated=max(0, number(status.get("replicas")) - updated),
+            outdated=outdated,
             observed=number(status.get("observedGeneration")) >= number(meta.get("generation")),
             created=text(meta.get("creationTimestamp")),
             gpus=count(labels.get(contract.LABEL_GPUS)) or 0,
-            served=progress.get("reason") == "NewReplicaSetAvailable",
+            served=contract.ANNOTATION_SERVED in mapping(meta.get("annotations")),
+            complete=replicas > 0 and progress.get("reason") == "NewReplicaSetAvailable",
+            surge=number(rolling.get("maxSurge")) if outdated else 0,
+            aggregated=labels.get(contract.LABEL_LLMD_ROLE) == AGGREGATED,
             replica_failure=text(failure.get("message")) if failure.get("status") == "True" else "",
             desired=count(mapping(meta.get("annotations")).get(contract.ANNOTATION_DESIRED)),
         )
@@ -68,28 +82,6 @@ class Workload:
         """Pods that are ready and of the newest template, at the least: the status does not say which pods are ready,
         and those of an older template may be. 0 while the status is of an older generation."""
         return max(0, min(self.updated, self.ready - self.outdated)) if self.observed else 0
-
-
-@dataclass(frozen=True)
-class RunningRevision:
-    """A revision of an engine role that runs: a Deployment, or (replicas 0) the pods that are left of one."""
-
-    role: str
-    revision: str
-    fingerprint: str
-    replicas: int
-    ready: int
-    pods: int
-    """Pods that exist, terminating ones too: they hold their GPUs until they are gone."""
-    gpus: int
-    """GPUs a pod."""
-    served: bool
-    """All its replicas were available at least once."""
-
-
-def gpus_held(revisions: Iterable[RunningRevision]) -> int:
-    """GPUs of pods that exist, terminating ones too, and of replicas whose pods are still to be created."""
-    return sum(max(r.pods, r.replicas) * r.gpus for r in revisions)
 
 
 @dataclass(frozen=True)
@@ -216,23 +208,6 @@ class Observed:
         found = [Workload.of(m) for (kind, _), m in self.children.items() if kind == DEPLOYMENT.name]
         return sorted(found, key=lambda w: (w.created, w.name))
 
-    @property
-    def revisions(self) -> list[RunningRevision]:
-        """Every revision of an engine role that has a Deployment or still has pods."""
-        pods = [p for p in self.pods if p.role in contract.ENGINE_ROLES]
-        pods_of = Counter((p.role, p.revision) for p in pods)
-        found = {
-            (w.role, w.revision): RunningRevision(
-                w.role, w.revision, w.fingerprint, w.replicas, w.ready, pods_of[w.role, w.revision], w.gpus, w.served
-            )
-            for w in self.workloads
-            if w.role in contract.ENGINE_ROLES
-        }
-        for p in pods:
-            left = RunningRevision(p.role, p.revision, "", 0, 0, pods_of[p.role, p.revision], p.gpus, served=False)
-            found.setdefault((p.role, p.revision), left)
-        return list(found.values())
-
 
 @dataclass(frozen=True)
 class Failure:
@@ -296,5 +271,8 @@ def _ended(status: Mapping[str, Any]) -> Ended | None:
 def _labels(meta: Mapping[str, Any], spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """Of a Deployment: those of its pods where they say what it is, since its own can be edited with nothing said."""
     template = mapping(mapping(mapping(spec.get("template")).get("metadata")).get("labels"))
-    identity = (contract.LABEL_ROLE, contract.LABEL_REVISION, contract.LABEL_FINGERPRINT, contract.LABEL_GPUS)
+    identity = (
+        *(contract.LABEL_ROLE, contract.LABEL_REVISION, contract.LABEL_FINGERPRINT),
+        *(contract.LABEL_GPUS, contract.LABEL_LLMD_ROLE),
+    )
     return {**mapping(meta.get("labels")), **{name: template[name] for name in identity if name in template}}

@@ -39,6 +39,7 @@ LABEL_LLMD_MODEL: Final = "llm-d.ai/model"
 ANNOTATION_INTENT: Final = "phasewise.dev/intent"
 ANNOTATION_ACCOUNT: Final = "phasewise.dev/service-account"
 ANNOTATION_DESIRED: Final = "phasewise.dev/desired-replicas"
+ANNOTATION_SERVED: Final = "phasewise.dev/has-served"
 """On a pool's Deployment: the size of the whole pool. Its own replicas are fewer while a rollout is under way."""
 ANNOTATION_TEMPLATE: Final = "phasewise.dev/pod-template"
 """On a pool's Deployment: its pod template as it was applied, JSON. It is kept while an upgrade of the operator, or an

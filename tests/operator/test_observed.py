@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phasewise_operator.kinds import Manifest
-from phasewise_operator.observed import Observed, PodEvent, PodView, Workload, gpus_held
+from phasewise_operator.observed import Observed, PodEvent, PodView, Workload
+from phasewise_operator.revisions import gpus_held, running_revisions
 from phasewise_runtime import contract
 
 
@@ -30,6 +31,19 @@ def seen(*children: Manifest, pods: list[PodView]) -> Observed:
     return Observed({(m["kind"], m["metadata"]["name"]): m for m in children}, tuple(pods))
 
 
+def test_before_anything_is_recorded_a_deployment_that_was_complete_once_counts_as_one_that_served() -> None:
+    """Recording it takes a write, which the first rollout makes."""
+    old, attempt = deployment("decode", "old", 2, gpus=1), deployment("decode", "new", 1, gpus=1)
+    empty = deployment("prefill", "old", 0, gpus=1)
+    for live in (old, attempt, empty):
+        live["status"] = {"conditions": [{"type": "Progressing", "reason": "NewReplicaSetAvailable"}]}
+    found = {(r.role, r.revision): r.served for r in running_revisions(seen(old, empty, pods=[]))}
+    assert found == {("decode", "old"): True, ("prefill", "old"): False}
+    old["metadata"]["annotations"] = {contract.ANNOTATION_SERVED: "true"}
+    recorded = {r.revision: r.served for r in running_revisions(seen(old, attempt, pods=[]))}
+    assert recorded == {"old": True, "new": False}
+
+
 def test_gpus_are_held_by_pods_of_all_revisions_and_by_replicas_that_are_to_become_pods() -> None:
     observed = seen(
         deployment("prefill", "new", 3, gpus=2),
@@ -42,14 +56,30 @@ def test_gpus_are_held_by_pods_of_all_revisions_and_by_replicas_that_are_to_beco
             *pods("router", "", 2, gpus=0),
         ],
     )
-    held = {(r.role, r.revision): gpus_held([r]) for r in observed.revisions}
+    held = {(r.role, r.revision): gpus_held([r]) for r in running_revisions(observed)}
     assert held == {("prefill", "new"): 3 * 2, ("decode", "new"): 2 * 4, ("decode", "removed"): 2 * 1}
-    assert gpus_held(observed.revisions) == 16
+    assert gpus_held(running_revisions(observed)) == 16
 
 
 def test_a_revision_without_a_deployment_is_known_by_the_pods_that_are_left() -> None:
-    (left,) = seen(pods=pods("decode", "removed", 2, gpus=1)).revisions
+    (left,) = running_revisions(seen(pods=pods("decode", "removed", 2, gpus=1)))
     assert (left.replicas, left.ready, left.pods, left.served) == (0, 0, 2, False)
+
+
+def test_a_revision_says_what_may_come_and_what_goes() -> None:
+    """A rolling update of its own may add a pod; terminating pods go, and pods without a node do not come up."""
+    live = deployment("decode", "r", 3, gpus=1)
+    live["metadata"]["annotations"] = {contract.ANNOTATION_SERVED: "true"}
+    live["metadata"]["labels"][contract.LABEL_LLMD_ROLE] = "prefill-decode"
+    live["spec"]["strategy"] = {"rollingUpdate": {"maxSurge": 1}}
+    live["status"] = {"replicas": 3, "updatedReplicas": 1, "readyReplicas": 2, "availableReplicas": 1}
+    unscheduled = PodView("u", "decode", "r", ready=False, deleting=False, gpus=1, unschedulable="0/3 nodes")
+    (found,) = running_revisions(seen(live, pods=[*pods("decode", "r", 3, 1, deleting=1), unscheduled]))
+    assert (found.pods, found.terminating, found.unschedulable) == (4, 1, 1)
+    assert (found.ready, found.available, found.surge) == (2, 1, 1)
+    assert (found.served, found.aggregated) == (True, True)
+    live["status"]["updatedReplicas"] = 3
+    assert running_revisions(seen(live, pods=[]))[0].surge == 0, "every pod is of the newest template"
 
 
 TEMPLATE = {contract.LABEL_ROLE: "decode", contract.LABEL_REVISION: "r", contract.LABEL_GPUS: "4"}
@@ -92,7 +122,7 @@ def test_no_shape_of_a_live_object_ends_a_pass(meta: dict[str, Any], spec: Any, 
     live = {"metadata": {**meta, "name": "x"}, "spec": spec, "status": status}
     objects = [{**live, "kind": kind} for kind in ("Deployment", "Pod", "Service")]
     observed = Observed.of(objects, "u", {"x": [PodEvent.of(live)]}, status)
-    assert len(observed.revisions) <= 2
+    assert len(running_revisions(observed)) <= 2
     assert all(isinstance(w.replicas, int) and isinstance(w.role, str) for w in observed.workloads)
 
 

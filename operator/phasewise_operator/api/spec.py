@@ -169,6 +169,16 @@ class Scaling(ApiModel):
     )
 
 
+class Rollout(ApiModel):
+    """How a new revision of the engines takes over from the old."""
+
+    allow_downtime: bool = Field(
+        default=False,
+        description="Whether the last pods that serve may go where scaling.gpuBudget has no room for new ones beside "
+        "them. While false such a rollout waits (reason RolloutBlocked), and the old revision goes on serving.",
+    )
+
+
 class InferenceServiceSpec(ApiModel):
     """What is served, how fast, and on what."""
 
@@ -196,6 +206,7 @@ class InferenceServiceSpec(ApiModel):
     )
     router: Router = Field(default=Router(), description="The router: the OpenAI API in front of the pools.")
     scaling: Scaling = Field(default=Scaling(), description="How the pools are scaled.")
+    rollout: Rollout = Field(default=Rollout(), description="How a new revision of the engines takes over.")
     paused: bool = Field(default=False, description="While true the operator changes nothing of this service.")
     image_pull_secrets: Annotated[list[LocalRef], Field(max_length=16)] = Field(
         default_factory=list[LocalRef],

@@ -58,6 +58,7 @@ class Reason(StrEnum):
     RECONCILED = "Reconciled"
     PROGRESSING = "Progressing"
     ROLLING_OUT = "RollingOut"
+    ROLLOUT_BLOCKED = "RolloutBlocked"
     INVALID_SPEC = "InvalidSpec"
     INTERNAL_ERROR = "InternalError"
     NAME_CONFLICT = "NameConflict"
@@ -172,6 +173,7 @@ CONDITIONS: Final = (
             Reason.CONTENDED,
             Reason.DELETE_REFUSED,
             Reason.PODS_REFUSED,
+            Reason.ROLLOUT_BLOCKED,
             Reason.CHILDREN_UNKNOWN,
             Reason.INVALID_SPEC,
             Reason.INTERNAL_ERROR,

@@ -15,7 +15,8 @@ from phasewise_operator.reconcile.managed_fields import extract, owned_fields, o
 from phasewise_operator.reconcile.sizes import pool_sizes
 from phasewise_operator.render.children import constant_children, pool_scaler, scaler_name, stamp
 from phasewise_operator.render.context import Context, RenderError, gpus_per_replica
-from phasewise_operator.render.engine import EngineTemplate, engine_deployment, engine_templates
+from phasewise_operator.render.engine import EngineTemplate, engine_deployment, engine_templates, rolling_update
+from phasewise_operator.revisions import running_revisions
 from phasewise_operator.rollout import DesiredRevision, Rollout, plan_rollout
 from phasewise_operator.scaling.types import NO_RECOMMENDATION, Recommendation, SizeDecision
 from phasewise_runtime import contract
@@ -55,9 +56,16 @@ def make_plan(ctx: Context, observed: Observed, recommendation: Recommendation =
     engines = kept_engines(ctx, observed, rendered)
     sizes = pool_sizes(ctx, observed, recommendation)
     revisions = _desired_revisions(ctx, engines, sizes)
-    rollout = plan_rollout(revisions, observed.revisions, ctx.spec.scaling.gpu_budget)
-    surge = _surge_fits(ctx, sizes)
-    current = [engine_deployment(ctx, e, rollout.current[e.role], sizes[e.role].desired, surge) for e in engines]
+    budget, downtime = ctx.spec.scaling.gpu_budget, ctx.spec.rollout.allow_downtime
+    rollout = plan_rollout(revisions, running_revisions(observed), budget, downtime)
+    served = {(w.role, w.revision) for w in observed.workloads if w.served}
+    served |= rollout.serving if rollout.reason else frozenset()
+    current = [
+        engine_deployment(
+            *(ctx, e, rollout.current[e.role], sizes[e.role].desired, rollout.surge), (e.role, e.revision) in served
+        )
+        for e in engines
+    ]
     create, scalers = _pool_scalers(ctx, observed, sizes)
     children = (*_constant_children(ctx, observed), *scalers, *current, *_old_deployments(observed, rollout))
     desired = tuple(stamp(ctx, children))
@@ -65,13 +73,6 @@ def make_plan(ctx: Context, observed: Observed, recommendation: Recommendation =
     remove = tuple(m for m in observed.children.values() if _ref(m) not in names and _prunable(m))
     changes = Changes(create, _to_write(desired, observed), remove)
     return Plan(desired, engines, rollout, sizes, changes, what_is_behind(ctx, default_image, observed, rendered))
-
-
-def _surge_fits(ctx: Context, sizes: Mapping[str, SizeDecision]) -> bool:
-    """Whether the GPU budget holds one replica more of each pool, as a Deployment's own rolling update may make."""
-    budget = ctx.spec.scaling.gpu_budget
-    needed = sum((sizes[role].desired + 1) * gpus_per_replica(pool) for role, pool in ctx.pools.items())
-    return budget is None or needed <= budget
 
 
 def repair_changes(ctx: Context, observed: Observed) -> Changes:
@@ -148,7 +149,12 @@ def _old_deployments(observed: Observed, rollout: Rollout) -> list[Manifest]:
             continue
         manifest = extract(live)
         manifest.setdefault("spec", {})["replicas"] = replicas
-        manifest["metadata"].get("annotations", {}).pop(contract.ANNOTATION_DESIRED, None)
+        annotations = manifest["metadata"].setdefault("annotations", {})
+        annotations.pop(contract.ANNOTATION_DESIRED, None)
+        if (workload.role, workload.revision) in rollout.serving:
+            annotations[contract.ANNOTATION_SERVED] = "true"
+        if "strategy" in manifest["spec"]:
+            manifest["spec"]["strategy"] = rolling_update(rollout.surge)
         manifests.append(manifest)
     return manifests
 

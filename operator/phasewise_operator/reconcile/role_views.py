@@ -40,7 +40,7 @@ def _engine_view(ctx: Context, plan: Plan, observed: Observed, role: str, revisi
     pods = [p for p in observed.pods if p.role == role and not p.deleting]
     current_pods = [p for p in pods if p.revision == revision]
     workload = next((w for w in observed.workloads if w.role == role and w.revision == revision), None)
-    desired = plan.rollout.current[role]
+    desired = plan.sizes[role].desired
     needed = min(desired, max(1, ctx.pools[role].replicas.min))
     problem = pod_problem(current_pods, now) or _creation_problem(workload)
     return _role_view(role, desired, needed, pods, workload, problem)

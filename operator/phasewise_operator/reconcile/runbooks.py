@@ -55,6 +55,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "Progressing": Fault.NOBODY,
     "ReplicasStarting": Fault.NOBODY,
     "RollingOut": Fault.NOBODY,
+    "RolloutBlocked": Fault.SPEC,
     "ScaledToZero": Fault.NOBODY,
     "SecretNotFound": Fault.CLUSTER,
     "Stale": Fault.CLUSTER,

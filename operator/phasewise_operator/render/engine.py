@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 
 from phasewise_operator.api.pool import Pool
 from phasewise_operator.kinds import DEPLOYMENT, Manifest
+from phasewise_operator.observed import AGGREGATED
 from phasewise_operator.render import pod_parts
 from phasewise_operator.render.context import (
     Context,
@@ -35,6 +36,8 @@ CONTAINER: Final = "engine"
 STARTUP_SECONDS: Final = 3600
 PROBED_SECONDS: Final = STARTUP_SECONDS + 600
 """The launcher, which can say why, gives up before the kubelet does; its time begins after preflight."""
+MIN_READY_SECONDS: Final = 10
+"""A new pod must have been ready for so long before an old one goes for it: one that fails at once has by then."""
 CONFIG_BYTES: Final = 120 * 2**10
 """Of the launcher's configuration. Linux starts no process with a variable of 128 KiB (MAX_ARG_STRLEN), its name
 included; the rest is a margin."""
@@ -78,28 +81,26 @@ def engine_template(ctx: Context, role: str) -> EngineTemplate:
         contract.LABEL_REVISION: revision,
         contract.LABEL_FINGERPRINT: fingerprint,
         contract.LABEL_GPUS: str(gpus_per_replica(pool)),
-        contract.LABEL_LLMD_ROLE: role if ctx.disaggregated else "prefill-decode",
+        contract.LABEL_LLMD_ROLE: role if ctx.disaggregated else AGGREGATED,
         contract.LABEL_LLMD_MODEL: label_value(ctx.model_name),
     }
     return EngineTemplate(role, revision, fingerprint, template, kv)
 
 
 def engine_deployment(
-    ctx: Context, engine: EngineTemplate, replicas: int, desired: int, surge: bool = True
+    ctx: Context, engine: EngineTemplate, replicas: int, desired: int, surge: bool = True, served: bool = False
 ) -> Manifest:
     """The Deployment of one role and revision. Its own rolling update replaces the pods where somebody asked for a
     newer template (reconcile/kept_engines.py), or edited it.
 
     `desired` is the size of the pool, which a rollout may give this revision in part. Without `surge` that update takes
-    a pod away before it makes one."""
+    a pod away before it makes one. `served`: it has served, together with the other pool."""
     spec = {
         "replicas": replicas,
+        "minReadySeconds": MIN_READY_SECONDS,
         "revisionHistoryLimit": 1,
         "progressDeadlineSeconds": PROBED_SECONDS,
-        "strategy": {
-            "type": "RollingUpdate",
-            "rollingUpdate": {"maxSurge": int(surge), "maxUnavailable": int(not surge)},
-        },
+        "strategy": rolling_update(surge),
         "selector": {"matchLabels": selector(ctx, engine.role, engine.revision)},
         "template": engine.template,
     }
@@ -108,20 +109,25 @@ def engine_deployment(
     return DEPLOYMENT.manifest(
         ctx.child_name(engine.role, engine.revision),
         {**role_labels(engine.role), **labels},
-        {contract.ANNOTATION_DESIRED: str(desired), **_notes(ctx, engine)},
+        {contract.ANNOTATION_DESIRED: str(desired), **_notes(ctx, engine, served)},
         spec=spec,
     )
 
 
-def _notes(ctx: Context, engine: EngineTemplate) -> dict[str, str]:
-    """What reconcile/kept_engines.py reads to keep the template and the default image."""
+def _notes(ctx: Context, engine: EngineTemplate, served: bool) -> dict[str, str]:
+    """What a later pass reads: to keep the template and the default image, and not to give up what has served."""
     template = canonical(engine.template)
     notes = {
         contract.ANNOTATION_TEMPLATE: template if len(template.encode()) <= TEMPLATE_BYTES else "",
         contract.ANNOTATION_DEFAULT_IMAGE: "" if ctx.spec.engine.image else ctx.engine_image,
         contract.ANNOTATION_REFRESH: ctx.refresh,
+        contract.ANNOTATION_SERVED: "true" if served else "",
     }
     return {name: value for name, value in notes.items() if value}
+
+
+def rolling_update(surge: bool) -> dict[str, Any]:
+    return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": int(surge), "maxUnavailable": int(not surge)}}
 
 
 def engine_config(ctx: Context, role: str, pool: Pool) -> EngineConfig:

@@ -6,8 +6,9 @@ from typing import Final
 
 from phasewise_operator.api.pool import Replicas
 from phasewise_operator.live_values import count
-from phasewise_operator.observed import Observed, PodView, Workload, gpus_held
+from phasewise_operator.observed import Observed, PodView, Workload
 from phasewise_operator.render.context import Context, gpus_per_replica
+from phasewise_operator.revisions import gpus_held, running_revisions
 from phasewise_operator.scaling.signals.history import ScrapeTarget
 from phasewise_operator.scaling.types import PoolState, SloTargets
 from phasewise_runtime import contract
@@ -80,7 +81,7 @@ def _batch(ctx: Context) -> int:
 def _gpus_beside(observed: Observed, role: str, desired: int) -> int:
     """GPUs of pods of the current revision beyond the desired size, which are going, and of every other revision."""
     current = _current(observed, role)
-    revisions = [r for r in observed.revisions if r.role == role]
+    revisions = [r for r in running_revisions(observed) if r.role == role]
     if current is None:
         return gpus_held(revisions)
     beyond = sum(max(0, r.pods - desired) * r.gpus for r in revisions if r.revision == current.revision)

@@ -8,6 +8,7 @@ import pytest
 from tests.operator.conftest import MakeContext
 from tests.operator.reconcile.live_objects import by_type, desired, observed, report, stored
 
+from phasewise_operator.kinds import Manifest
 from phasewise_operator.observed import Observed
 from phasewise_operator.reconcile.plan import Changes, make_plan, repair_changes
 from phasewise_operator.render import children as render_children
@@ -58,8 +59,33 @@ def test_a_changed_engine_comes_up_beside_the_old_which_then_goes(make_context: 
         loading.children["Deployment", f"chat-{new.role}-{new.revision}"]["status"]["readyReplicas"] = 0
     assert make_plan(ctx, loading).changes.write == (), "the old are not written again and again"
     both = observed(rolling, ready=2)
+    assert make_plan(ctx, both).changes.remove == (), "ready, but not for long enough"
+    for new in rolling.engines:
+        both.children["Deployment", f"chat-{new.role}-{new.revision}"]["status"]["availableReplicas"] = 1
     done = make_plan(ctx, both)
+    served = {m["metadata"]["name"] for m in done.desired if desired(m) and served_annotation(m)}
+    assert served == {f"chat-{e.role}-{e.revision}" for e in done.engines}, "it is recorded that they have served"
     assert {m["metadata"]["labels"][contract.LABEL_ROLE] for m in done.changes.remove} == {"prefill", "decode"}
+
+
+def served_annotation(deployment: Manifest) -> str | None:
+    return deployment["metadata"]["annotations"].get(contract.ANNOTATION_SERVED)
+
+
+def test_a_rollout_that_the_budget_has_no_room_for_stalls_and_the_old_serves(make_context: MakeContext) -> None:
+    full = {"scaling": {"gpuBudget": 2}, "prefill": GPUS, "decode": GPUS}
+    running = observed(make_plan(make_context(**full), Observed()), ready=2)
+    ctx = make_context(**full, engine={"image": "vllm/vllm-openai:v0.33.0"})
+    plan = make_plan(ctx, running)
+    updates = {u.type: u for u in report(ctx, plan, running, [])}
+    assert (updates["Stalled"].status.value, updates["Stalled"].reason) == ("True", "RolloutBlocked")
+    assert "rollout.allowDowntime" in updates["Stalled"].message
+    assert (updates["Ready"].status.value, updates["Reconciling"].reason) == ("True", "RolloutBlocked")
+    assert plan.changes.remove == ()
+    allowed = make_plan(
+        make_context(**full, engine={"image": "vllm/vllm-openai:v0.33.0"}, rollout={"allowDowntime": True}), running
+    )
+    assert len(allowed.changes.remove) == 2
 
 
 GPUS = {"accelerator": {"resource": "nvidia.com/gpu"}}

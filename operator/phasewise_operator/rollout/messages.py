@@ -1,0 +1,40 @@
+"""What a rollout says of itself. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from phasewise_operator.rollout.state import Service, State
+
+CANNOT_PAIR: Final = (
+    "prefill and decode of the new revision could not read each other's KV cache, so the old revision goes on serving: "
+    "make image, args and environment equal in both pools"
+)
+
+
+def no_room(state: State, needed: int) -> str:
+    return (
+        f"the GPU budget of {state.budget} has no room for {needed} GPUs of the new revision beside the last pods that "
+        "serve: raise scaling.gpuBudget, or set rollout.allowDowntime to let the old go first"
+    )
+
+
+def reason(state: State, old_before: bool) -> str:
+    """What is under way; empty: nothing. `old_before`: there were replicas of old revisions before this step."""
+    if not old_before:
+        return _waiting(state)
+    if not state.old:
+        served = state.service(state.new) is Service.FULL
+        return "the last pods of the old revision go" if served else "the new revision replaces one that never served"
+    if any(r.fingerprint == state.new for r in state.old) and not state.other_groups():
+        return "pods of the new revision replace the old ones within the pools"
+    if state.service(state.new) is Service.FULL:
+        return "the new revision serves, and takes over from the old one as its pods get ready"
+    if any(r.serving for r in state.old):
+        return "the new revision comes up beside the old, which goes on serving until it is ready"
+    return "the new revision comes up beside the old, which has served and is kept, but is not ready"
+
+
+def _waiting(state: State) -> str:
+    lacking = any(c.replicas < state.size[role] for role, c in state.current.items())
+    return "the new revision waits for GPUs of the budget that terminating pods hold" if lacking else ""

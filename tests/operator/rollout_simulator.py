@@ -1,0 +1,271 @@
+"""A cluster as the rollout planner sees it: Deployments, their pods, nodes for so many GPUs.
+
+Each `plan` checks what must hold of every step; `settle` what must hold in the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+from phasewise_operator.revisions import RunningRevision
+from phasewise_operator.rollout import DesiredRevision, Rollout, plan_rollout
+
+Key = tuple[str, str]
+SETTLED_STEPS = 400
+
+
+@dataclass(eq=False)
+class Pod:
+    gpus: int
+    template: int
+    scheduled: bool = False
+    ready: bool = False
+    available: bool = False
+    terminating: bool = False
+
+    def stop(self) -> None:
+        self.terminating, self.ready, self.available = True, False, False
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version of the spec: what its pods are, by role."""
+
+    revisions: dict[str, str]
+    fingerprints: dict[str, str]
+    gpus: dict[str, int]
+    good: bool = True
+    """Its pods get ready."""
+
+    @property
+    def pairs(self) -> bool:
+        return len(set(self.fingerprints.values())) == 1
+
+
+@dataclass
+class Deployment:
+    key: Key
+    fingerprint: str
+    gpus: int
+    roles: frozenset[str]
+    """Of the version that made it."""
+    good: bool
+    replicas: int = 0
+    served: bool = False
+    template: int = 0
+    surge: int = 0
+    pods: list[Pod] = field(default_factory=list)
+
+    @property
+    def staying(self) -> list[Pod]:
+        return [p for p in self.pods if not p.terminating]
+
+    @property
+    def ready(self) -> int:
+        return sum(p.ready for p in self.staying)
+
+    @property
+    def outdated(self) -> list[Pod]:
+        return [p for p in self.staying if p.template != self.template]
+
+    def delete_pods(self, count: int) -> None:
+        """As the ReplicaSet controller does: those that are not ready first."""
+        for pod in sorted(self.staying, key=lambda p: (p.ready, p.scheduled))[: max(0, count)]:
+            pod.stop()
+            if not pod.scheduled:
+                self.pods.remove(pod)
+
+
+class Cluster:
+    def __init__(self, version: Version, size: dict[str, int]) -> None:
+        self.version, self.size = version, size
+        self.budget: int | None = None
+        self.capacity = 10**6
+        self.allow_downtime = False
+        self.deployments: dict[Key, Deployment] = {}
+        self.left: list[tuple[Deployment, Pod]] = []
+        """Pods of Deployments that are gone."""
+        self.steps = 0
+        self.rollout: Rollout | None = None
+
+    # --- what is measured ---
+    def desired(self) -> list[DesiredRevision]:
+        v = self.version
+        return [DesiredRevision(r, v.revisions[r], v.fingerprints[r], self.size[r], v.gpus[r]) for r in v.revisions]
+
+    def running(self) -> list[RunningRevision]:
+        found = {key: self._running(d, d.pods) for key, d in self.deployments.items()}
+        for key in {d.key for d, _ in self.left} - found.keys():
+            gone = [(d, p) for d, p in self.left if d.key == key]
+            found[key] = RunningRevision(
+                *key, gone[0][0].fingerprint, 0, 0, len(gone), gone[0][1].gpus, False, terminating=len(gone)
+            )
+        return list(found.values())
+
+    def _running(self, d: Deployment, pods: list[Pod]) -> RunningRevision:
+        going = sum(p.terminating for p in pods) + sum(of.key == d.key for of, _ in self.left)
+        return RunningRevision(
+            *d.key, d.fingerprint, d.replicas, d.ready, len(d.staying) + going, d.gpus, d.served,
+            available=sum(p.available for p in d.staying), terminating=going,
+            surge=d.surge if d.outdated else 0,
+            unschedulable=sum(not p.scheduled for p in d.staying),
+            aggregated=len(d.roles) == 1,
+        )  # fmt: skip
+
+    def gpus_held(self) -> int:
+        """Of all pods, and of replicas that are no pods yet."""
+        asked = sum(max(0, d.replicas - len(d.staying)) * d.gpus for d in self.deployments.values())
+        return asked + self.pod_gpus()
+
+    def pod_gpus(self) -> int:
+        return sum(p.gpus for _, p in self._pods())
+
+    def _pods(self) -> list[tuple[Deployment, Pod]]:
+        return [*((d, p) for d in self.deployments.values() for p in d.pods), *self.left]
+
+    def pairs(self) -> int:
+        """Of the group with the most: ready replicas of each of its roles."""
+        groups: dict[str, dict[str, int]] = {}
+        for d in self.deployments.values():
+            ready = groups.setdefault(d.fingerprint, dict.fromkeys(d.roles, 0))
+            ready[d.key[0]] = ready.get(d.key[0], 0) + d.ready
+        return max((min(ready.values()) for ready in groups.values()), default=0)
+
+    def serving(self, role: str) -> int:
+        return sum(d.ready for d in self.deployments.values() if d.key[0] == role)
+
+    # --- what the operator does ---
+    def plan(self) -> Rollout:
+        pairs, held = self.pairs(), self.gpus_held()
+        serving = {role: self.serving(role) for role in self.size}
+        neutral = {d.fingerprint for d in self.deployments.values()} == set(self.version.fingerprints.values())
+        rollout = plan_rollout(self.desired(), self.running(), self.budget, self.allow_downtime)
+        self._apply(rollout)
+        self.steps += 1
+        self.rollout = rollout
+        if self.budget is not None:
+            assert self.gpus_held() <= max(held, self.budget), "(b) a step raised the GPUs held above the budget"
+        if any(self.size.values()) and not self.allow_downtime:
+            assert self.pairs() or not pairs, "(a), (c) a step took the last pair that serves"
+            if pairs and neutral and self.version.pairs:
+                for role, before in serving.items():
+                    assert self.serving(role) >= min(before, self.size[role]) - 1, "(e) more than one replica at a time"
+        return rollout
+
+    def _apply(self, rollout: Rollout) -> None:
+        v = self.version
+        for role, revision in v.revisions.items():
+            made = Deployment((role, revision), v.fingerprints[role], v.gpus[role], frozenset(v.revisions), v.good)
+            self.deployments.setdefault((role, revision), made)
+        sizes = {**rollout.old, **{(role, v.revisions[role]): n for role, n in rollout.current.items()}}
+        for key, deployment in list(self.deployments.items()):
+            deployment.served |= key in rollout.serving
+            deployment.surge = int(rollout.surge)
+            if key in sizes:
+                if deployment.replicas > sizes[key]:
+                    deployment.delete_pods(len(deployment.staying) - sizes[key])
+                deployment.replicas = sizes[key]
+            else:
+                deployment.delete_pods(len(deployment.pods))
+                self.left += [(deployment, p) for p in deployment.pods]
+                del self.deployments[key]
+
+    # --- what goes on by itself ---
+    def advance(self, random: Random, share: float = 0.5) -> None:
+        """Each thing that can happen next does, with this probability."""
+        held = max(self.gpus_held(), self.budget or 0)
+        for d in self.deployments.values():
+            self._control(d, random, share)
+        if self.budget is not None:
+            replaced = sum(p.gpus for d, p in self._pods() if p.terminating and d.template)
+            assert self.pod_gpus() - replaced <= held, "(b) Deployments made more pods than the budget holds"
+        for d, pod in self._pods():
+            if random.random() < share:
+                self._live(d, pod)
+
+    def _control(self, d: Deployment, random: Random, share: float) -> None:
+        """The Deployment controller: a rolling update, and as many pods as replicas."""
+        d.delete_pods(len(d.staying) - d.replicas - d.surge)
+        missing = d.replicas - len(d.staying)
+        for _ in range(missing):
+            if random.random() < share:
+                d.pods.append(Pod(d.gpus, d.template))
+        if d.outdated and random.random() < share:
+            if d.surge and len(d.staying) <= d.replicas:
+                d.pods.append(Pod(d.gpus, d.template))
+            elif not d.surge or not d.outdated[0].ready or sum(p.available for p in d.staying) > d.replicas:
+                d.outdated[0].stop()
+        elif not d.outdated:
+            d.delete_pods(len(d.staying) - d.replicas)
+
+    def _live(self, d: Deployment, pod: Pod) -> None:
+        if pod.terminating:
+            if (d, pod) in self.left:
+                self.left.remove((d, pod))
+            else:
+                d.pods.remove(pod)
+        elif not pod.scheduled:
+            used = sum(p.gpus for _, p in self._pods() if p.scheduled)
+            pod.scheduled = used + pod.gpus <= self.capacity
+        elif pod.ready:
+            pod.available = True
+        elif d.good:
+            pod.ready = True
+
+    def flap(self, random: Random, share: float) -> None:
+        """Pods are not ready for a moment."""
+        for _, pod in self._pods():
+            if random.random() < share:
+                pod.ready = pod.available = False
+
+    def kill(self, random: Random) -> None:
+        """A node is drained, or a pod is evicted."""
+        deployments = [d for d in self.deployments.values() if d.staying]
+        if deployments:
+            deployment = random.choice(deployments)
+            random.choice(deployment.staying).stop()
+
+    def upgrade(self) -> None:
+        """The operator brings another launcher: the templates of the current revisions change."""
+        for role, revision in self.version.revisions.items():
+            if (role, revision) in self.deployments:
+                self.deployments[role, revision].template += 1
+
+    # --- in the end ---
+    def settle(self) -> None:
+        """Nothing happens any more but what the operator and Deployments do. Then the rollout is at its end, or it says
+        why it is not."""
+        random = Random(0)
+        for _ in range(SETTLED_STEPS):
+            before = self._shape()
+            rollout = self.plan()
+            for _ in range(4):
+                self.advance(random, 1.0)
+            if self._shape() == before:
+                break
+        else:
+            raise AssertionError("(d) the rollout never comes to rest")
+        if self.is_complete() or not self.version.good:
+            return
+        assert rollout.blocked, f"(d) it rests, not complete, and does not say so: {self.running()} {rollout}"
+        assert not self.fits(), f"(d) it is blocked where two pairs fit: {self.running()} {rollout}"
+
+    def _shape(self) -> object:
+        return self.running(), [vars(p).copy() for _, p in self._pods()]
+
+    def is_complete(self) -> bool:
+        desired = {(role, revision): self.size[role] for role, revision in self.version.revisions.items()}
+        return {key: d.ready for key, d in self.deployments.items()} == desired
+
+    def fits(self) -> bool:
+        """Whether an old and a new pair fit side by side."""
+        if not self.version.pairs:
+            return False
+        if self.allow_downtime:
+            return True
+        old = [d for key, d in self.deployments.items() if self.version.revisions.get(key[0]) != key[1]]
+        groups = {d.fingerprint for d in old}
+        pair = sum(self.version.gpus.values())
+        held = max((sum({d.key[0]: d.gpus for d in old if d.fingerprint == f}.values()) for f in groups), default=0)
+        return self.budget is None or pair + held <= self.budget
