@@ -89,7 +89,7 @@ def test_the_operator_refuses_what_safe_forbids_and_full_renders_it(make_context
         RenderError, match=r"^spec\.decode\.template\.spec\.hostNetwork: unknown, or not allowed .* podTemplates Full"
     ):
         render(make_context, "decode", template, safe=True)
-    with pytest.raises(RenderError, match=r"^spec\.router\.template\.spec\.hostNetwork: not allowed"):
+    with pytest.raises(RenderError, match=r"^spec\.router\.template\.spec\.hostNetwork: unknown, or not allowed"):
         render(make_context, "router", template, safe=True)
     render(make_context, "decode", template, safe=False)
     render(make_context, "router", template, safe=False)
