@@ -77,6 +77,15 @@ def test_new_pods_must_have_been_ready_for_a_while_before_the_old_go() -> None:
     assert plan_rollout(want, [*old, *(replace(r, available=1) for r in new)], None).old == {}
 
 
+def test_pods_that_have_only_just_become_ready_are_not_given_up_as_if_they_did_not_serve() -> None:
+    """A node is full, the decode pods have just come up again, and prefill alone is replaced."""
+    decode = RunningRevision("decode", "a", "kv", 2, 2, 2, 1, served=False, available=0)
+    old = RunningRevision("prefill", "a", "kv", 1, 1, 1, 1, served=False, available=1)
+    new = RunningRevision("prefill", "b", "kv", 1, 0, 1, 1, served=False, unschedulable=1)
+    want = [DesiredRevision("prefill", "b", "kv", 1, 1), DesiredRevision("decode", "a", "kv", 2, 1)]
+    assert plan_rollout(want, [decode, old, new], None).old == {("prefill", "a"): 1}
+
+
 def test_an_edit_in_mid_rollout_under_a_budget_of_two_copies_drops_the_attempt_and_keeps_what_serves() -> None:
     cluster = serving((3, 2), budget=10)
     edit(cluster, version("b", good=False), rounds=20)

@@ -115,21 +115,23 @@ class State:
         """Whether the group has the roles that the spec has: a decode pool does more without a prefill pool."""
         return self._shapes[fingerprint] == set(self.roles)
 
-    def ready(self, fingerprint: str | None, role: str) -> int:
-        return sum(r.serving for r in self.all if r.fingerprint == fingerprint and r.role == role)
+    def ready(self, fingerprint: str | None, role: str, now: bool = False) -> int:
+        """`now`: also pods that have only just become ready."""
+        pool = [r for r in self.all if r.fingerprint == fingerprint and r.role == role]
+        return sum(min(r.routable, r.replicas) if now else r.serving for r in pool)
 
-    def service(self, fingerprint: str | None) -> Service:
-        """What the group can do after the step."""
+    def service(self, fingerprint: str | None, now: bool = False) -> Service:
+        """What the group can do after the step. `now`: also with pods that have only just become ready."""
         shape = self._shapes.get(fingerprint or "", set())
-        if shape and all(self.ready(fingerprint, role) for role in shape):
+        if shape and all(self.ready(fingerprint, role, now) for role in shape):
             return Service.FULL
-        if self.ready(fingerprint, contract.DECODE):
+        if self.ready(fingerprint, contract.DECODE, now):
             return Service.DECODE_ONLY
         served = {r.role for r in self.all if r.fingerprint == fingerprint and r.served and r.replicas}
         return Service.SERVED if served == shape else Service.NONE
 
-    def best_service(self) -> Service:
-        return max((self.service(f) for f in self._shapes), default=Service.NONE)
+    def best_service(self, now: bool) -> Service:
+        return max((self.service(f, now) for f in self._shapes), default=Service.NONE)
 
     def other_groups(self) -> list[str]:
         """Fingerprints of old revisions other than the new one, most worth first; of equals the oldest."""
@@ -159,11 +161,12 @@ class State:
         return self.budget - sum(r.replicas * r.gpus for r in self.all)
 
     def attempt(self, change: Callable[[], None], least: Service | None = None) -> bool:
-        """Make a change, unless less service would be left than now (or than `least`)."""
-        least = self.best_service() if least is None else least
+        """Make a change, unless less service would be left than now (or than `least`). That holds for the pods that are
+        ready and for those that have been for a while: new pods may be all that serves, and may be gone in a moment."""
+        bounds = [(now, self.best_service(now) if least is None else least) for now in (True, False)]
         before = [r.replicas for r in self.all]
         change()
-        if self.best_service() >= least:
+        if all(self.best_service(now) >= bound for now, bound in bounds):
             return True
         self.restore(before)
         return False

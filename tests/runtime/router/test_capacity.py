@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phasewise_runtime.router.capacity import sizes_of
@@ -114,6 +114,7 @@ kinds = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(kinds, min_size=1, max_size=3), st.booleans())
 def test_pairs_have_one_fingerprint_and_no_complete_pod_starves(given_: list[Pods], in_flight: bool) -> None:
     pods = [pod for i, kind in enumerate(given_) for pod in kind.of(f"fp{i}")]

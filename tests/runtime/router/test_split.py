@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phasewise_runtime.router.split import Share, next_share
@@ -17,6 +17,7 @@ MARGIN = 4
 capacities = st.lists(st.integers(1, 64).map(float), min_size=1, max_size=5)
 
 
+@settings(deadline=None)
 @given(capacities, st.integers(0, 10**6), st.integers(1, 500))
 def test_requests_one_at_a_time_are_split_by_capacity(given_: list[float], first: int, requests: int) -> None:
     counts = [0] * len(given_)
@@ -26,6 +27,7 @@ def test_requests_one_at_a_time_are_split_by_capacity(given_: list[float], first
         assert abs(n - requests * capacity / sum(given_)) < MARGIN
 
 
+@settings(deadline=None)
 @given(capacities, st.integers(0, 10**6), st.integers(1, 300))
 def test_requests_that_pile_up_are_split_by_capacity(given_: list[float], first: int, requests: int) -> None:
     shares = [Share(c) for c in given_]
@@ -35,6 +37,7 @@ def test_requests_that_pile_up_are_split_by_capacity(given_: list[float], first:
         assert abs(share.load - requests * share.capacity / sum(given_)) < MARGIN
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 64), st.integers(0, 500)), min_size=1, max_size=6), st.integers(0, 10**6))
 def test_what_holds_a_quarter_more_than_its_share_gets_no_more(state: list[tuple[int, int]], count: int) -> None:
     shares = [Share(float(capacity), load) for capacity, load in state]
