@@ -149,8 +149,10 @@ class Cluster:
         if any(self.size.values()) and not self.allow_downtime:
             assert self.pairs() or not pairs, "(a), (c) a step took the last pair that serves"
             if pairs and neutral and self.version.pairs:
+                most = max(self.version.gpus.values())
                 for role, before in serving.items():
-                    assert self.serving(role) >= min(before, self.size[role]) - 1, "(e) more than one replica at a time"
+                    given = -(-most // self.version.gpus[role])
+                    assert self.serving(role) >= min(before, self.size[role]) - given, "(e) more than one replica takes"
         return rollout
 
     def _apply(self, rollout: Rollout) -> None:

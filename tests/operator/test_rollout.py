@@ -114,6 +114,15 @@ def test_a_change_that_keeps_the_fingerprint_lacks_one_pod_at_most(budget: int |
     assert lowest(cluster, version("b", fingerprint="kv-a")) >= fewest
 
 
+def test_a_large_replica_of_one_pool_takes_the_place_of_as_many_small_ones_of_the_other_as_it_needs() -> None:
+    """Else the only prefill pod could not be replaced without a gap."""
+    large, small = Version(dict.fromkeys(PAIR, "a"), dict.fromkeys(PAIR, "kv"), {"prefill": 4, "decode": 2}), (1, 5)
+    cluster = Cluster(large, dict(zip(PAIR, small, strict=True)))
+    cluster.budget = 14
+    cluster.settle()
+    assert lowest(cluster, replace(large, revisions=dict.fromkeys(PAIR, "b"))) == (1, 3)
+
+
 @pytest.mark.parametrize("budget", [4, 5, 6, 7, 8])
 def test_another_fingerprint_rolls_through_where_one_new_pair_fits_beside_one_old(budget: int) -> None:
     assert min(lowest(serving((2, 2), budget), version("b"))) >= 1
