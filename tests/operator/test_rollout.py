@@ -169,6 +169,30 @@ def test_an_old_pool_that_is_unready_for_a_moment_is_kept_but_for_what_the_new_s
     assert plan_rollout(want, [*old, *new], None).old == {("prefill", "a"): 9, ("decode", "a"): 9}
 
 
+@pytest.mark.parametrize("budget", [None, 4, 5])
+def test_a_pool_that_is_to_have_no_replicas_holds_no_rollout_up(budget: int | None) -> None:
+    cluster = serving((0, 4), budget)
+    edit(cluster, version("b"))
+    cluster.settle()
+    assert ready(cluster, "b") == (0, 4)
+
+
+@pytest.mark.parametrize("fingerprint", ["kv-a", "kv-b"])
+def test_on_full_nodes_the_last_pair_goes_for_the_new_one_where_downtime_is_allowed(fingerprint: str) -> None:
+    cluster = serving((1, 1))
+    cluster.capacity, cluster.allow_downtime = 2, True
+    edit(cluster, version("b", fingerprint))
+    cluster.settle()
+    assert ready(cluster, "b") == (1, 1)
+
+
+def test_a_blocked_rollout_does_not_call_serving_what_is_not_ready() -> None:
+    want = [DesiredRevision(role, "b", "kv2", 1, 1) for role in PAIR]
+    for pods, beside in ((1, "the last pods that serve"), (0, "has served and is not ready now")):
+        old = [RunningRevision(role, "a", "kv1", 1, pods, 1, 1, served=True, available=pods) for role in PAIR]
+        assert beside in plan_rollout(want, old, 2).blocked
+
+
 def test_a_turn_round_half_way_loses_nothing() -> None:
     cluster = serving((3, 2), budget=7)
     edit(cluster, version("b"), rounds=12)

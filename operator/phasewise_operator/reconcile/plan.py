@@ -15,7 +15,7 @@ from phasewise_operator.reconcile.managed_fields import extract, owned_fields, o
 from phasewise_operator.reconcile.sizes import pool_sizes
 from phasewise_operator.render.children import constant_children, pool_scaler, scaler_name, stamp
 from phasewise_operator.render.context import Context, RenderError, gpus_per_replica
-from phasewise_operator.render.engine import EngineTemplate, engine_deployment, engine_templates, rolling_update
+from phasewise_operator.render.engine import EngineTemplate, engine_deployment, engine_templates
 from phasewise_operator.revisions import running_revisions
 from phasewise_operator.rollout import DesiredRevision, Rollout, plan_rollout
 from phasewise_operator.scaling.types import NO_RECOMMENDATION, Recommendation, SizeDecision
@@ -59,7 +59,7 @@ def make_plan(ctx: Context, observed: Observed, recommendation: Recommendation =
     budget, downtime = ctx.spec.scaling.gpu_budget, ctx.spec.rollout.allow_downtime
     rollout = plan_rollout(revisions, running_revisions(observed), budget, downtime)
     served = {(w.role, w.revision) for w in observed.workloads if w.served}
-    served |= rollout.serving if rollout.reason else frozenset()
+    served |= rollout.serving if rollout.reason or served else frozenset()
     current = [
         engine_deployment(
             *(ctx, e, rollout.current[e.role], sizes[e.role].desired, rollout.surge), (e.role, e.revision) in served
@@ -153,8 +153,6 @@ def _old_deployments(observed: Observed, rollout: Rollout) -> list[Manifest]:
         annotations.pop(contract.ANNOTATION_DESIRED, None)
         if (workload.role, workload.revision) in rollout.serving:
             annotations[contract.ANNOTATION_SERVED] = "true"
-        if "strategy" in manifest["spec"]:
-            manifest["spec"]["strategy"] = rolling_update(rollout.surge)
         manifests.append(manifest)
     return manifests
 

@@ -157,7 +157,7 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "the scheduler finds no node",
         *("Unschedulable", Severity.WARNING, _unschedulable),
-        gpu_hint="to let the old revision go first, set spec.scaling.gpuBudget",
+        gpu_hint="to let the old revision go first, set spec.rollout.allowDowntime",
     ),
     Check("a secret does not exist", "SecretNotFound", Severity.STALLED, _secret_missing),
     Check("a volume cannot be mounted", "VolumeNotMounted", Severity.WARNING, _not_mounted),

@@ -60,7 +60,7 @@ def report(
 ) -> list[ConditionUpdate]:
     """`views`: what role_views returned for the same plan and observation. `before`: the status as it is stored."""
     roles = [_role_condition(v) for v in views.values()]
-    stalled = _stalled(plan, views, failures)
+    stalled = _stalled(ctx, plan, views, failures)
     kv = [_kv_condition(observed, recommendation, before)] if ctx.disaggregated else []
     return [
         _ready(ctx, [*roles, *kv], stalled),
@@ -159,7 +159,7 @@ def _known_kv_condition(before: Mapping[str, Any]) -> ConditionUpdate | None:
     return ConditionUpdate(KV_TRANSFER_READY, status, reason, message, provisional=True)
 
 
-def _stalled(plan: Plan, views: Mapping[str, RoleView], failures: Sequence[Failure]) -> ConditionUpdate:
+def _stalled(ctx: Context, plan: Plan, views: Mapping[str, RoleView], failures: Sequence[Failure]) -> ConditionUpdate:
     refusals = [f for f in failures if f.refused or f.reason == Reason.NAME_CONFLICT]
     if refusals:
         return ConditionUpdate(STALLED, _TRUE, refusals[0].reason, _what_is_refused(refusals))
@@ -167,7 +167,7 @@ def _stalled(plan: Plan, views: Mapping[str, RoleView], failures: Sequence[Failu
     problem = next((p for p in problems if p.severity is Severity.STALLED), None)
     if problem:
         return ConditionUpdate(STALLED, _TRUE, problem.reason, problem.message)
-    if plan.rollout.blocked:
+    if plan.rollout.blocked and not ctx.spec.paused:
         return ConditionUpdate(STALLED, _TRUE, Reason.ROLLOUT_BLOCKED, plan.rollout.blocked)
     return ConditionUpdate(STALLED, _FALSE, Reason.PROGRESSING, "nothing waits for a person")
 

@@ -47,7 +47,7 @@ def plan_rollout(
     for role, current in state.current.items():
         current.replicas = min(current.replicas, state.size[role])
     hand_over.drop_failed(state)
-    hand_over.shrink_old(state)
+    hand_over.shrink_old(state, allow_downtime)
     blocked = _cannot_pair(state) or _next_replicas(state, allow_downtime)
     hand_over.grow_old(state, blocked != "")
     surge = state.surge_fits()

@@ -19,10 +19,12 @@ def drop_failed(state: State) -> None:
                 revision.replicas = 0
 
 
-def shrink_old(state: State) -> None:
-    """Old pods go as new ones take over. While a new pod finds no node, one replica of each old pool goes for it."""
+def shrink_old(state: State, allow_downtime: bool = False) -> None:
+    """Old pods go as new ones take over. While a new pod finds no node, one replica of each old pool goes for it, but
+    not the last that serves, unless downtime is allowed."""
     stuck = any(c.unschedulable for c in state.current.values())
-    if not (stuck and state.attempt(partial(_shrink_old, state, 1))):
+    least = Service.NONE if allow_downtime else None
+    if not (stuck and state.attempt(partial(_shrink_old, state, 1), least)):
         _shrink_old(state, 0)
 
 

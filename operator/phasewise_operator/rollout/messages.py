@@ -13,9 +13,11 @@ CANNOT_PAIR: Final = (
 
 
 def no_room(state: State, needed: int) -> str:
+    serves = state.best_service(now=True) > Service.SERVED
+    beside = "the last pods that serve" if serves else "the old revision, which has served and is not ready now"
     return (
-        f"the GPU budget of {state.budget} has no room for {needed} GPUs of the new revision beside the last pods that "
-        "serve: raise scaling.gpuBudget, or set rollout.allowDowntime to let the old go first"
+        f"the GPU budget of {state.budget} has no room for {needed} GPUs of the new revision beside {beside}: "
+        "raise scaling.gpuBudget, or set rollout.allowDowntime to let the old go first"
     )
 
 

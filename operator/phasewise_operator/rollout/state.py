@@ -121,14 +121,17 @@ class State:
         return sum(min(r.routable, r.replicas) if now else r.serving for r in pool)
 
     def service(self, fingerprint: str | None, now: bool = False) -> Service:
-        """What the group can do after the step. `now`: also with pods that have only just become ready."""
-        shape = self._shapes.get(fingerprint or "", set())
+        """What the group can do after the step. `now`: also with pods that have only just become ready.
+
+        A pool that is to have no replicas is not missed."""
+        roles = self._shapes.get(fingerprint or "", set())
+        shape = {role for role in roles if self.size.get(role, 1)} or roles
         if shape and all(self.ready(fingerprint, role, now) for role in shape):
             return Service.FULL
         if self.ready(fingerprint, contract.DECODE, now):
             return Service.DECODE_ONLY
         served = {r.role for r in self.all if r.fingerprint == fingerprint and r.served and r.replicas}
-        return Service.SERVED if served == shape else Service.NONE
+        return Service.SERVED if shape and served >= shape else Service.NONE
 
     def best_service(self, now: bool) -> Service:
         return max((self.service(f, now) for f in self._shapes), default=Service.NONE)

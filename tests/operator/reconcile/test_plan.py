@@ -86,6 +86,34 @@ def test_a_rollout_that_the_budget_has_no_room_for_stalls_and_the_old_serves(mak
         make_context(**full, engine={"image": "vllm/vllm-openai:v0.33.0"}, rollout={"allowDowntime": True}), running
     )
     assert len(allowed.changes.remove) == 2
+    paused = make_context(**full, engine={"image": "vllm/vllm-openai:v0.33.0"}, paused=True)
+    blocked_and_paused = by_type(report(paused, make_plan(paused, running), running, []))
+    assert blocked_and_paused["Stalled"][0] == "False", "nothing would be done anyway"
+
+
+def test_the_rolling_update_of_an_old_deployment_is_left_as_it_is(make_context: MakeContext) -> None:
+    """It may be in the middle of one: without surge its only pod that is ready would go."""
+    pools = {"prefill": GPUS, "decode": GPUS}
+    first = make_plan(make_context(**pools), Observed())
+    strategies = {m["metadata"]["name"]: m["spec"]["strategy"] for m in first.desired if m["kind"] == "Deployment"}
+    tight = make_context(**pools, engine={"image": "vllm/vllm-openai:v0.33.0"}, scaling={"gpuBudget": 4})
+    rolling = make_plan(tight, observed(first, ready=1))
+    old = [m for m in rolling.changes.write if m["kind"] == "Deployment" and m["metadata"]["name"] in strategies]
+    assert len(old) == 2
+    assert all(m["spec"]["strategy"] == strategies[m["metadata"]["name"]] for m in old)
+
+
+def test_once_anything_is_recorded_a_deployment_that_is_made_again_is_recorded_too(make_context: MakeContext) -> None:
+    running = observed(make_plan(make_context(), Observed()), ready=1)
+    assert make_plan(make_context(), running).changes.write == (), "a service that never rolled takes no write for it"
+    prefill, decode = (
+        m for (kind, name), m in running.children.items() if kind == "Deployment" and "router" not in name
+    )
+    prefill["metadata"]["annotations"][contract.ANNOTATION_SERVED] = "true"
+    for live in (prefill, decode):
+        live["status"]["availableReplicas"] = 1
+    plan = make_plan(make_context(), running)
+    assert all(served_annotation(m) for m in plan.desired if desired(m))
 
 
 GPUS = {"accelerator": {"resource": "nvidia.com/gpu"}}

@@ -65,7 +65,7 @@ def test_a_gpu_budget_is_the_advice_only_where_an_old_revision_is_kept(
     updates = report(ctx, plan, Observed(pods=(pending,)), [])
     message = next(u.message for u in updates if u.type == "Reconciling")
     assert "Unschedulable" in message
-    assert ("gpuBudget" in message) is hint
+    assert ("allowDowntime" in message) is hint
 
 
 @pytest.mark.parametrize(
