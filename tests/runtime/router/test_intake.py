@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import json
 import time
@@ -51,7 +52,8 @@ async def chunked(body: bytes) -> AsyncIterator[bytes]:
 
 @pytest.mark.parametrize("unit", [b"[[[0]]],", b'{"a":0},'])
 def test_parsing_the_largest_body_holds_up_streams_for_two_seconds_at_most(unit: bytes) -> None:
-    """In CPU time, so that other work on the machine does not count. Small lists are the slowest JSON for its size."""
+    """In CPU time, so that other work on the machine does not count, and without the objects of other tests, which each
+    garbage collection would walk. Small lists are the slowest JSON for its size."""
     start, end = b'{"messages":[', b"0]}"
     body = start + unit * ((SETTINGS.max_body_bytes - len(start) - len(end)) // len(unit)) + end
     assert SETTINGS.max_body_bytes - len(unit) < len(body) <= SETTINGS.max_body_bytes
@@ -61,7 +63,12 @@ def test_parsing_the_largest_body_holds_up_streams_for_two_seconds_at_most(unit:
         parse_body(body)
         return time.thread_time() - began
 
-    assert any(seconds() < 2.0 for _ in range(3))
+    gc.collect()
+    gc.freeze()
+    try:
+        assert any(seconds() < 2.0 for _ in range(3))
+    finally:
+        gc.unfreeze()
 
 
 async def test_a_body_said_to_be_too_large_is_refused_before_it_is_read(router: RouterFactory) -> None:
