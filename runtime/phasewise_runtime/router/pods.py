@@ -17,7 +17,7 @@ from phasewise_runtime.contract import (
     LABEL_ROLE,
 )
 
-_COUNT = re.compile(r"[0-9]{1,6}")
+_COUNT = re.compile(r"[0-9]{1,3}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +135,6 @@ def pod_from_file(raw: Mapping[str, Any]) -> Pod:
         ready=bool(raw.get("ready", True)),
         terminating=bool(raw.get("terminating", False)),
         port=port,
-        model=str(raw.get("model", "")),
-        aggregated=bool(raw.get("aggregated", False)),
+        model=_text(raw.get("model")),
+        aggregated=raw.get("aggregated") is True,
     )

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from phasewise_runtime.router.capacity import Sizes, groups
 from phasewise_runtime.router.pods import Candidate, Pod
@@ -24,6 +25,10 @@ NOT_DISAGGREGATED = "not_disaggregated"
 NO_PREFILL_POD = "no_prefill_pod"
 PREFILL_EJECTED = "prefill_ejected"
 PREFILL_FAILED = "prefill_failed"
+
+
+ROOT_3: Final = 3**0.5
+"""Its multiples, modulo 1, fill the unit interval evenly, and independently of those of split.GOLDEN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +58,11 @@ def choose(
     if decode_only is not None:
         return Choice(_least_loaded(fresh, round_robin).pod, None, decode_only)
     found = groups([p for p in prefills if not p.ejected and not p.tried], fresh, known or {})
-    group = found[next_share([Share(g.capacity, g.load) for g in found], round_robin)]
-    decode = _least_loaded(group.decodes, round_robin).pod
+    group, shared = found[next_share([Share(g.capacity, g.load) for g in found], round_robin)], len(found) > 1
+    decode = _least_loaded(group.decodes, round_robin, shared).pod
     if not group.prefills:
         return Choice(decode, None, _decode_only_reason(prefills, decode))
-    return Choice(decode, _least_loaded(group.prefills, round_robin).pod, PAIR)
+    return Choice(decode, _least_loaded(group.prefills, round_robin, shared).pod, PAIR)
 
 
 def choose_decode(decodes: Sequence[Candidate], fingerprint: str, *, round_robin: int = 0) -> Pod | None:
@@ -72,13 +77,15 @@ def _least_tried(candidates: Sequence[Candidate]) -> list[Candidate]:
     return [c for c in open_ if c.tried == fewest]
 
 
-def _least_loaded(candidates: Sequence[Candidate], round_robin: int) -> Candidate:
+def _least_loaded(candidates: Sequence[Candidate], round_robin: int, shared: bool = False) -> Candidate:
+    """`shared`: the same count has chosen the group, which a plain remainder would not be independent of."""
     loads = [c.load / c.pod.size for c in candidates]
     lowest = min(loads)
     equals = [c for c, load in zip(candidates, loads, strict=True) if load == lowest]
     equals.sort(key=lambda c: c.pod.name)
-    turns = [c for c in equals for _ in range(c.pod.size)]
-    return turns[round_robin % len(turns)]
+    rounds = range(max(c.pod.size for c in equals))
+    turns = [c for n in rounds for c in equals if n < c.pod.size]
+    return turns[int(round_robin * ROOT_3 % 1 * len(turns)) if shared else round_robin % len(turns)]
 
 
 def _decode_only_reason(prefills: Sequence[Candidate], decode: Pod) -> str:

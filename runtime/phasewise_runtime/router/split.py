@@ -2,7 +2,8 @@
 
 Of the requests that come, each group gets its share. One that is slower than its capacity says would so hold ever more
 of those in flight: it gets none while it holds a quarter more than its share. New pods get their share of what comes as
-well, not all of it until they hold as many requests as the old.
+well, not all of it until they hold as many requests as the old; only a group that adds more than a quarter to the
+capacity gets all that comes for a moment, until it holds its share.
 """
 
 from __future__ import annotations

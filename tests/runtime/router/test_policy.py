@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,6 +70,26 @@ def test_choice(
 ) -> None:
     got = choose(prefills, decodes, decode_only=decode_only)
     assert (got and (got.prefill.name if got.prefill else None, got.decode.name, got.reason)) == want
+
+
+def test_idle_pods_of_several_gpus_take_turns() -> None:
+    pods = [Candidate(replace(d(f"d{n}").pod, gpus=8)) for n in range(4)]
+    choices = [choose([], pods, round_robin=n) for n in range(8)]
+    assert [c and c.decode.name for c in choices] == ["d0", "d1", "d2", "d3"] * 2
+
+
+@pytest.mark.parametrize("sizes", [(21, 13), (55, 21), (5, 3)])
+def test_no_pod_of_several_groups_waits_much_longer_for_a_request_than_its_share_takes(sizes: tuple[int, int]) -> None:
+    pods = [
+        d(f"{group}{n}", fp=group, aggregated=True)
+        for group, size in zip("ab", sizes, strict=True)
+        for n in range(size)
+    ]
+    chosen = [choose([], pods, round_robin=n) for n in range(100 * len(pods))]
+    for pod in pods:
+        turns = [n for n, c in enumerate(chosen) if c and c.decode == pod.pod]
+        gaps = [after - before for before, after in pairwise(turns)]
+        assert max(gaps) <= 5 * len(pods), pod.pod.name
 
 
 def test_equal_pods_share_the_work() -> None:
