@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 from phasewise_operator.kinds import DEPLOYMENT
 from phasewise_operator.live_values import mapping, text
@@ -25,46 +25,48 @@ FIELDS_NAMED: Final = 6
 """Of the fields that differ: the message is read by people."""
 
 
-def with_kept_image(ctx: Context, observed: Observed) -> Context:
+Notes: TypeAlias = Mapping[tuple[str, str], Mapping[str, str]]
+"""Our own annotations of the engines' Deployments by role and revision, oldest first."""
+
+
+def engine_notes(observed: Observed) -> Notes:
+    engines = [w for w in observed.workloads if w.role in contract.ENGINE_ROLES]
+    found = ((w, observed.child(DEPLOYMENT, w.name)) for w in engines)
+    return {(w.role, w.revision): owned_annotations(live) for w, live in found if live is not None}
+
+
+def with_kept_image(ctx: Context, notes: Notes) -> Context:
     """The context with the default engine image that the service runs with; one that names an image does not use it."""
-    notes = [found for found in _annotations(observed).values() if _is_kept(ctx, found)]
-    images = [image for found in notes if (image := found.get(contract.ANNOTATION_DEFAULT_IMAGE))]
+    kept = [found for found in notes.values() if _is_kept(ctx, found)]
+    images = [image for found in kept if (image := found.get(contract.ANNOTATION_DEFAULT_IMAGE))]
     if not images:
         return ctx
     return dataclasses.replace(ctx, images=dataclasses.replace(ctx.images, engine=images[-1]))
 
 
-def kept_engines(ctx: Context, observed: Observed, rendered: Sequence[EngineTemplate]) -> tuple[EngineTemplate, ...]:
+def kept_engines(ctx: Context, notes: Notes, rendered: Sequence[EngineTemplate]) -> tuple[EngineTemplate, ...]:
     """`rendered`, with the template that runs in place of each whose revision runs. All are as rendered where they
     could not pair otherwise: another version may judge by something else what KV blocks mean."""
-    live = {engine: notes for engine, notes in _annotations(observed).items() if _is_kept(ctx, notes)}
+    live = {engine: found for engine, found in notes.items() if _is_kept(ctx, found)}
     kept = tuple(_kept(engine, live.get((engine.role, engine.revision), {})) for engine in rendered)
     return kept if len({engine.fingerprint for engine in kept}) == 1 else tuple(rendered)
 
 
 def what_is_behind(
-    ctx: Context, default_image: str, observed: Observed, rendered: Sequence[EngineTemplate]
+    ctx: Context, default_image: str, notes: Notes, rendered: Sequence[EngineTemplate]
 ) -> tuple[str, ...]:
     """Where the Deployments of the desired revisions are not as they would be rendered now; empty: nowhere.
 
     `default_image`: the operator's. A template that is to be replaced in this pass counts until that is observed."""
     found: list[str] = []
-    live = _annotations(observed)
     if ctx.engine_image != default_image and not ctx.spec.engine.image:
         found.append(f"engine image {ctx.engine_image} (default now: {default_image})")
     for new in rendered:
-        old = _kept(new, live.get((new.role, new.revision), {}))
+        old = _kept(new, notes.get((new.role, new.revision), {}))
         if fields := list(_differences(old.template, new.template)):
             more = ["..."] if len(fields) > FIELDS_NAMED else []
             found.append(f"{new.role}: {', '.join([*fields[:FIELDS_NAMED], *more])}")
     return tuple(found)
-
-
-def _annotations(observed: Observed) -> dict[tuple[str, str], Mapping[str, str]]:
-    """Our own annotations of the engines' Deployments by role and revision, oldest first."""
-    engines = [w for w in observed.workloads if w.role in contract.ENGINE_ROLES]
-    found = ((w, observed.child(DEPLOYMENT, w.name)) for w in engines)
-    return {(w.role, w.revision): owned_annotations(live) for w, live in found if live is not None}
 
 
 def _is_kept(ctx: Context, notes: Mapping[str, str]) -> bool:

@@ -10,7 +10,7 @@ from phasewise_operator.api.spec import ScalingMode
 from phasewise_operator.kinds import DEPLOYMENT, POOL_SCALER, SERVICE_ACCOUNT, Manifest
 from phasewise_operator.live_values import mapping
 from phasewise_operator.observed import Observed
-from phasewise_operator.reconcile.kept_engines import kept_engines, what_is_behind, with_kept_image
+from phasewise_operator.reconcile.kept_engines import engine_notes, kept_engines, what_is_behind, with_kept_image
 from phasewise_operator.reconcile.managed_fields import extract, owned_fields, owns
 from phasewise_operator.reconcile.sizes import pool_sizes
 from phasewise_operator.render.children import constant_children, pool_scaler, scaler_name, stamp
@@ -51,9 +51,10 @@ class Plan:
 
 def make_plan(ctx: Context, observed: Observed, recommendation: Recommendation = NO_RECOMMENDATION) -> Plan:
     """Raises RenderError where the spec cannot be rendered."""
-    default_image, ctx = ctx.images.engine, with_kept_image(ctx, observed)
+    notes = engine_notes(observed)
+    default_image, ctx = ctx.images.engine, with_kept_image(ctx, notes)
     rendered = engine_templates(ctx)
-    engines = kept_engines(ctx, observed, rendered)
+    engines = kept_engines(ctx, notes, rendered)
     sizes = pool_sizes(ctx, observed, recommendation)
     revisions = _desired_revisions(ctx, engines, sizes)
     budget, downtime = ctx.spec.scaling.gpu_budget, ctx.spec.rollout.allow_downtime
@@ -72,7 +73,7 @@ def make_plan(ctx: Context, observed: Observed, recommendation: Recommendation =
     names = {_ref(m) for m in desired}
     remove = tuple(m for m in observed.children.values() if _ref(m) not in names and _prunable(m))
     changes = Changes(create, _to_write(desired, observed), remove)
-    return Plan(desired, engines, rollout, sizes, changes, what_is_behind(ctx, default_image, observed, rendered))
+    return Plan(desired, engines, rollout, sizes, changes, what_is_behind(ctx, default_image, notes, rendered))
 
 
 def repair_changes(ctx: Context, observed: Observed) -> Changes:

@@ -100,7 +100,10 @@ def engine_deployment(
         "minReadySeconds": MIN_READY_SECONDS,
         "revisionHistoryLimit": 1,
         "progressDeadlineSeconds": PROBED_SECONDS,
-        "strategy": rolling_update(surge),
+        "strategy": {
+            "type": "RollingUpdate",
+            "rollingUpdate": {"maxSurge": int(surge), "maxUnavailable": int(not surge)},
+        },
         "selector": {"matchLabels": selector(ctx, engine.role, engine.revision)},
         "template": engine.template,
     }
@@ -124,10 +127,6 @@ def _notes(ctx: Context, engine: EngineTemplate, served: bool) -> dict[str, str]
         contract.ANNOTATION_SERVED: "true" if served else "",
     }
     return {name: value for name, value in notes.items() if value}
-
-
-def rolling_update(surge: bool) -> dict[str, Any]:
-    return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": int(surge), "maxUnavailable": int(not surge)}}
 
 
 def engine_config(ctx: Context, role: str, pool: Pool) -> EngineConfig:
