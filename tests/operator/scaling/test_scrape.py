@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+from tests.heap import without_other_tests_objects
 from tests.operator.scaling.signals.exposition import EXPOSITIONS, Router
 
 from phasewise_operator.scaling import scrape
@@ -107,9 +108,10 @@ def test_the_largest_exposition_holds_four_of_today_and_no_more_than_a_moment_of
     line = b'vllm:inter_token_latency_seconds_bucket{request="%d",le="+Inf"} 1\n'
     body = b"".join(line % n for n in range(scrape.MAX_BYTES // len(line)))
     assert 4 * len(ENGINE_METRICS) < scrape.MAX_BYTES
-    began = time.thread_time()
-    parse(body, families.ENGINE)
-    assert time.thread_time() - began < 0.3, "some 25 ms; a second with 8 MiB"
+    with without_other_tests_objects():
+        began = time.thread_time()
+        parse(body, families.ENGINE)
+        assert time.thread_time() - began < 0.3, "some 25 ms; a second with 8 MiB"
 
 
 async def test_connections_are_kept_between_rounds(pods: Pods) -> None:
