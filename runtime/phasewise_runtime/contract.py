@@ -108,7 +108,19 @@ ENV_NAMESPACE: Final = "POD_NAMESPACE"
 
 # --- metrics that one side exports and the other reads ------------------------------------------------------
 METRIC_KV_TRANSFER_OK: Final = "phasewise_router_kv_transfer_ok"
-"""Gauge by prefill pod: 1 if the last KV transfer led to a first token, 0 if prefill answered without KV parameters."""
+"""Gauge by engine pod: 1 where KV flows between it and a pod of the other role, 0 where it does with none that was
+tried; absent before the first try."""
+METRIC_KV_PROVED_AT: Final = "phasewise_router_kv_proved_timestamp_seconds"
+"""Gauge by engine pod: Unix time of the last KV transfer of it that was proved, by a canary or by a request."""
+METRIC_KV_CANARY_BYTES: Final = "phasewise_router_kv_canary_bytes"
+"""Gauge by engine pod: bytes of KV that the connector moved for the canary that proved the pod."""
+METRIC_KV_PATHS: Final = "phasewise_router_kv_paths"
+"""Gauge by state, one of KV_PATH_STATES: pairs of a prefill and a decode pod that can read each other's KV."""
+METRIC_KV_FAILED_PATH: Final = "phasewise_router_kv_failed_path"
+"""Gauge by prefill, decode (names of pods) and reason: 1 for each pair of pods whose KV transfer fails now."""
+KV_PATH_STATES: Final = ("proved", "unproved", "failed")
+METRIC_REVISION_REQUESTS: Final = "phasewise_router_revision_slo_requests_total"
+"""Counter of requests by role, revision of the pod that served them in that role, and result: one of SLO_RESULTS."""
 METRIC_ENGINE_UP: Final = "phasewise_launcher_engine_up"
 """Gauge of the launcher, on a line without labels: 1 where the engine's metrics follow in the same exposition, 0 where
 they could not be read. A launcher without it does not pass them on."""
