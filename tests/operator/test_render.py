@@ -41,6 +41,25 @@ def test_golden_children(name: str, make_context: MakeContext) -> None:
     assert text == path.read_text()
 
 
+@pytest.mark.parametrize(
+    ("engine", "pool", "device"),
+    [
+        ({}, {}, "cpu"),
+        ({}, {"accelerator": {}}, "gpu"),
+        ({"device": "cpu"}, {"accelerator": {"resource": "example.com/slot"}}, "cpu"),
+        ({"device": "gpu"}, {"accelerator": {}}, "gpu"),
+    ],
+)
+def test_an_accelerator_means_a_gpu_unless_the_engine_says_otherwise(
+    engine: Any, pool: Any, device: str, make_context: MakeContext
+) -> None:
+    ctx = make_context(engine=engine, prefill=pool, decode=pool)
+    container = engine_template(ctx, contract.DECODE).template["spec"]["containers"][0]
+    assert EngineConfig.from_json(container["env"][0]["value"]).device == device
+    limits = container.get("resources", {}).get("limits", {})
+    assert list(limits.values()) == (["1"] if pool else [])
+
+
 def golden_documents(rendered: dict[str, list[Manifest]]) -> dict[str, list[Manifest]]:
     """What is in each file: a child of two or more specs stands in common.yaml, and in theirs only its name."""
     rendered = {shape: [without_copy(child) for child in found] for shape, found in rendered.items()}

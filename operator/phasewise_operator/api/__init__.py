@@ -18,6 +18,7 @@ from phasewise_operator.api.pool import (
 from phasewise_operator.api.spec import (
     ApiKeys,
     Engine,
+    EngineDevice,
     EngineType,
     ImagePullPolicy,
     InferenceServiceSpec,
@@ -46,6 +47,7 @@ __all__ = [
     "ConditionStatus",
     "Duration",
     "Engine",
+    "EngineDevice",
     "EngineType",
     "ImagePullPolicy",
     "InferenceServiceSpec",

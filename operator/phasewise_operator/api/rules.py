@@ -162,6 +162,12 @@ SAME_DEVICE: Final = Rule(
     "CPU pool; write accelerator in both, or leave prefill out",
     ".prefill",
 )
+GPU_ENGINE_NEEDS_ACCELERATOR: Final = Rule(
+    "!has(self.engine) || !has(self.engine.device) || self.engine.device != 'gpu' || has(self.decode.accelerator)",
+    "engine.device gpu needs an accelerator in each pool: write accelerator: {resource: nvidia.com/gpu} in them, or "
+    "leave engine.device out",
+    ".engine.device",
+)
 TENSOR_DIVIDES: Final = Rule(
     "!has(self.prefill) || self.prefill.parallelism.tensor % self.decode.parallelism.tensor == 0 || "
     "self.decode.parallelism.tensor % self.prefill.parallelism.tensor == 0",

@@ -28,6 +28,13 @@ class EngineType(StrEnum):
     VLLM = "vllm"
 
 
+class EngineDevice(StrEnum):
+    """What an engine computes on."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+
+
 class ImagePullPolicy(StrEnum):
     """When a node pulls an image."""
 
@@ -104,6 +111,11 @@ class Engine(ApiModel):
         max_length=512,
         pattern=r"^\S+$",
         description="Engine image. Left out: the operator's default when the service was made.",
+    )
+    device: EngineDevice | None = Field(
+        default=None,
+        description="What the engine computes on. Left out: gpu where the pools have an accelerator, else cpu. Write "
+        "cpu where accelerator.resource counts places for engines that compute on CPU.",
     )
     image_pull_policy: ImagePullPolicy | None = Field(
         default=None, description="Pull policy of the engine image. Left out: the operator's default."
@@ -184,6 +196,7 @@ class InferenceServiceSpec(ApiModel):
 
     model_config = with_rules(
         rules.SAME_DEVICE,
+        rules.GPU_ENGINE_NEEDS_ACCELERATOR,
         rules.TENSOR_DIVIDES,
         *rules.NO_PIPELINE_WITH_PREFILL,
         rules.ZERO_TOGETHER,

@@ -142,7 +142,7 @@ def engine_config(ctx: Context, role: str, pool: Pool) -> EngineConfig:
         model_uri=ctx.spec.model.uri,
         model_name=ctx.model_name,
         disaggregated=ctx.disaggregated,
-        device="gpu" if pool.accelerator else "cpu",
+        device=cast("Any", ctx.spec.engine.device or ("gpu" if pool.accelerator else "cpu")),
         tensor=pool.parallelism.tensor,
         pipeline=pool.parallelism.pipeline,
         peer_tensor=peers[0] if peers else None,
