@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SLOWEST := --durations=15 --durations-min=5
 .DEFAULT_GOAL := help
-.PHONY: help setup demo down clean test lint cluster unit e2e soak fuzz crds images bench scale
+.PHONY: help setup demo down clean test lint cluster unit e2e soak rollouts fuzz crds images bench scale
 
 help: ## what there is
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -54,6 +54,9 @@ e2e: setup ## on the local cluster, with real engines
 
 soak: setup ## twenty scale-ups and scale-downs under streams; some 20 minutes, not in CI
 	@$(BIN)/python -m e2e.soak
+
+rollouts: setup ## every kind of rollout under requests, with the table of docs/rollouts.md; some 40 minutes, not in CI
+	@$(BIN)/python -m e2e.rollouts
 
 fuzz: setup ## 2,000 mutated objects against a real API server, on a cluster of its own; some ten minutes, not in CI
 	@export PHASEWISE_CLUSTER_NAME=fuzz PHASEWISE_STATE=/tmp/phasewise-fuzz; $(BIN)/python -m e2e.fuzz; status=$$?; \

@@ -115,6 +115,13 @@ class Load(Traffic):
         self._turns = itertools.cycle(mixed_requests(self.model, self.longest))
         self._lock = threading.Lock()
 
+    def rename(self, model: str) -> None:
+        """Later requests ask for the model by this name; returns when those by the name of before have ended."""
+        with self._lock:
+            self.model, self._turns = model, itertools.cycle(mixed_requests(model, self.longest))
+            before = list(self.sent)
+        wait_for("the requests by the old name", lambda: all(o.ended for o in before), client.SECONDS)
+
     def work(self) -> None:
         while not self.stop.is_set():
             with self._lock:
