@@ -18,9 +18,12 @@ from _pytest.capture import CaptureManager
 
 from e2e import cluster, kube, service
 from e2e.cluster.progress import step
+from e2e.cluster.settings import NODE_NAME
 from e2e.deploy import NAMESPACE as OPERATOR_NAMESPACE
 from e2e.deploy import OPERATOR, bring_up, stop_demo
 from e2e.reference import Reference
+from e2e.rollouts.ground import NAMESPACE as ROLLOUTS_NAMESPACE
+from e2e.rollouts.ground import SLOTS, rollout_manifest, set_slots
 from e2e.service import CHAT_NAMESPACE, NAMESPACE, Service, chat_manifest, scaled_manifest
 from phasewise_runtime import contract
 
@@ -30,6 +33,7 @@ FILES = (
     "test_conditions",
     "test_scaling",
     "test_reconcile",
+    "test_rollouts",
     "test_fuzz",
     "test_network",
     "test_admission",
@@ -38,7 +42,7 @@ FILES = (
     "test_faults",
     "test_namespace",
 )
-STARTED_EARLY = {"started_chat": chat_manifest, "scaled": scaled_manifest}
+STARTED_EARLY = {"started_chat": chat_manifest, "scaled": scaled_manifest, "rollout": rollout_manifest}
 """Services by the fixture that waits for them: those that a test needs start with the session."""
 EVIDENCE_LINES = 30
 SUCCEEDED = '"outcome": "ok"'
@@ -74,7 +78,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pluggy.Resul
 def evidence() -> str:
     logs = ("logs", "--prefix", "--since=5m", "--tail=-1", "-l")
     commands = [("-n", OPERATOR_NAMESPACE, *logs, f"app.kubernetes.io/name={OPERATOR}")]
-    for namespace in (CHAT_NAMESPACE, NAMESPACE):
+    for namespace in (CHAT_NAMESPACE, NAMESPACE, ROLLOUTS_NAMESPACE):
         commands += [
             ("-n", namespace, "get", "infsvc,pods", "-o", "wide"),
             ("-n", namespace, *logs, f"{contract.LABEL_ROLE}={contract.ROUTER}"),
@@ -107,9 +111,10 @@ def phasewise(pytestconfig: pytest.Config, request: pytest.FixtureRequest) -> No
         bring_up()
         stop_demo()
         found = {live["metadata"]["name"] for live in kube.find("namespaces")}
-        if left := sorted(found & {CHAT_NAMESPACE, NAMESPACE}):
+        if left := sorted(found & {CHAT_NAMESPACE, NAMESPACE, ROLLOUTS_NAMESPACE}):
             with step("removing what an earlier run left"):
                 cluster.kubectl("delete", "namespace", *left, "--timeout=180s")
+        set_slots(NODE_NAME, SLOTS)
         needed = {fixture for item in request.session.items for fixture in getattr(item, "fixturenames", ())}
         for fixture in STARTED_EARLY.keys() & needed:
             service.apply(STARTED_EARLY[fixture]())

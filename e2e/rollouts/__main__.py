@@ -12,15 +12,11 @@ from e2e.cluster.progress import step
 from e2e.cluster.settings import NODE_NAME
 from e2e.deploy import bring_up, stop_demo
 from e2e.images import ImageError
-from e2e.load import mixed_requests
 from e2e.reference import Reference
-from e2e.rollouts.ground import NAME, NAMESPACE, manifest, set_slots
+from e2e.rollouts.ground import NAME, NAMESPACE, SLOTS, manifest, set_slots
 from e2e.rollouts.kinds import KINDS, Kind
-from e2e.rollouts.play import HEAD, LONGEST_PROMPT, Result, play
+from e2e.rollouts.play import HEAD, Result, first_answers, play
 from e2e.service import Service
-
-SLOTS = 8
-"""On the node: more than any budget, so that one that is exceeded shows."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -64,13 +60,6 @@ def serve(replicas: int, budget: int) -> Service:
     with step(f"service {NAME}: {replicas} pods a pool under a budget of {budget}"):
         service.apply(made)
         return Service.when_ready(made)
-
-
-def first_answers(found: Service) -> Reference:
-    """What the engine itself answers to the prompts of the load."""
-    reference = Reference(found.expose_engine())
-    reference.ask(mixed_requests(found.model, LONGEST_PROMPT))
-    return reference
 
 
 if __name__ == "__main__":

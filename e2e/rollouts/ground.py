@@ -23,6 +23,8 @@ from phasewise_runtime import contract
 
 SLOT = "phasewise.example/slot"
 NAME, NAMESPACE = "rollout", "rollouts"
+SLOTS = 8
+"""On the node: more than any budget here, so that one that is exceeded shows."""
 NEXT_TAG = "next"
 SETTLE_SECONDS = 900
 """Of one rollout. On two cores an engine beside the load takes a minute or two to start."""
@@ -39,6 +41,11 @@ def manifest(replicas: int, budget: int) -> kube.Object:
     spec["maxGeneration"] = "60s"
     spec["scaling"] = {"mode": "Manual", "gpuBudget": budget}
     return made
+
+
+def rollout_manifest() -> kube.Object:
+    """A pod a pool, and a budget for two copies."""
+    return manifest(1, 4)
 
 
 def set_slots(node: str, count: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from e2e import kube
-from e2e.load import Outcome, latency, load, wait_for_answers
+from e2e.load import Outcome, latency, load, mixed_requests, wait_for_answers
 from e2e.reference import Reference
 from e2e.rollouts.ground import NAME, NAMESPACE, Ground
 from e2e.rollouts.kinds import Kind
@@ -68,3 +68,10 @@ def play(kind: Kind, service: Service, reference: Reference) -> Result:
 def _renamed(outcomes: Sequence[Outcome], service: Service) -> list[Outcome]:
     """With the model's first name, by which the reference knows it."""
     return [replace(o, request=replace(o.request, body={**o.request.body, "model": service.model})) for o in outcomes]
+
+
+def first_answers(found: Service) -> Reference:
+    """What the engine itself answers to the prompts of the load."""
+    reference = Reference(found.expose_engine())
+    reference.ask(mixed_requests(found.model, LONGEST_PROMPT))
+    return reference
