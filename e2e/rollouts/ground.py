@@ -38,7 +38,7 @@ def manifest(replicas: int, budget: int) -> kube.Object:
     for role in contract.ENGINE_ROLES:
         spec[role]["replicas"] = {"min": replicas}
         spec[role]["accelerator"] = {"resource": SLOT}
-    spec["maxGeneration"] = "60s"
+    spec["maxGeneration"] = "120s"
     spec["scaling"] = {"mode": "Manual", "gpuBudget": budget}
     return made
 

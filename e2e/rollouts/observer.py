@@ -1,4 +1,4 @@
-"""What a rollout did to a service's pods, looked at twice a second from its beginning to its end."""
+"""What a rollout did to a service's pods, looked at every second from its beginning to its end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from e2e import cluster, kube
 from e2e.rollouts.ground import SLOT, engine_pods
 from phasewise_runtime import contract
 
-EVERY = 0.5
+EVERY = 1.0
 
 
 @dataclass
