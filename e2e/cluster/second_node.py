@@ -55,12 +55,14 @@ def stop(settings: Settings) -> None:
     """End its processes and remove its files; what the API server knows of it stays."""
     second = settings.second
     node.stop(second)
-    node.remove_tree(second.state)
     node.remove_tree(second.images_root)
+    node.remove_tree(second.state)
 
 
 def remove(settings: Settings, kubectl: Kubectl) -> None:
     """Pods that are still on it end without a grace period, and whatever made them makes others."""
+    if not settings.second.state.exists():
+        return
     name = settings.second.node.name
     kubectl("delete", "node", name, "--ignore-not-found")
     stop(settings)
@@ -94,7 +96,7 @@ def _take_over_images(settings: Settings, first: node.Node) -> None:
     source, target = settings.images_root, settings.second.images_root
     with _standing_still(first):
         running = upper_folders(Path(f"/proc/{first.pid}/mountinfo").read_text())
-        _clone(source, target, running)
+        clone(source, target, running)
     runtime.forget_containers(target)
 
 
@@ -113,7 +115,7 @@ def upper_folders(mountinfo: str) -> set[str]:
     return set(UPPER_FOLDER.findall(mountinfo))
 
 
-def _clone(source: Path, target: Path, left_out: set[str]) -> None:
+def clone(source: Path, target: Path, left_out: set[str]) -> None:
     for folder in (BLOBS, SNAPSHOTS):
         (target / folder).mkdir(parents=True)
     snapshots = [path for path in (source / SNAPSHOTS).iterdir() if path.name not in left_out]
