@@ -109,6 +109,7 @@ def phasewise(pytestconfig: pytest.Config, request: pytest.FixtureRequest) -> No
         if not cluster.is_local():
             pytest.exit("e2e tests take parts of the cluster away: they run on the local one only; unset CLUSTER", 2)
         bring_up()
+        cluster.selected().remove_node()
         stop_demo()
         found = {live["metadata"]["name"] for live in kube.find("namespaces")}
         if left := sorted(found & {CHAT_NAMESPACE, NAMESPACE, ROLLOUTS_NAMESPACE}):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import tenacity
 
 from e2e import cluster
 from e2e.cluster.progress import WaitTimeoutError, wait_for
+from e2e.cluster.settings import NODE_NAME
 from phasewise_runtime import contract
 
 Object = dict[str, Any]
@@ -107,9 +109,9 @@ def router_metrics(pod: str, namespace: str = "default") -> dict[str, float]:
 
 
 def samples(pod: str, port: int, namespace: str) -> dict[str, float]:
-    """Through the API server, which on the local cluster runs on the pod's node. On others it does not, and
-    NetworkPolicies refuse it: there from inside the pod, which is slower."""
-    if cluster.is_local():
+    """Through the API server where that runs on the pod's node. Elsewhere NetworkPolicies refuse it: there from inside
+    the pod, which is slower."""
+    if cluster.is_local() and _node_of(pod, namespace) == NODE_NAME:
         lines = read(
             "--raw", f"/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy{contract.PATH_METRICS}"
         ).splitlines()
@@ -119,6 +121,12 @@ def samples(pod: str, port: int, namespace: str) -> dict[str, float]:
         lines = cluster.kubectl("-n", namespace, "exec", pod, "--", "python3", "-c", program).splitlines()
     pairs = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
     return {name: float(value) for name, _, value in pairs}
+
+
+@functools.cache
+def _node_of(pod: str, namespace: str) -> str:
+    """A pod never moves, and one that is made in its place has another name."""
+    return get("pod", pod, namespace)["spec"]["nodeName"]
 
 
 def total(samples: dict[str, float], name: str, *labels: str) -> float:

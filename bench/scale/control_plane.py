@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 from e2e import cluster
-from e2e.cluster import binaries, configuration, node
+from e2e.cluster import agents, binaries, configuration, node
 from e2e.cluster.components import command_lines
 from e2e.cluster.local import LocalCluster
 from e2e.cluster.progress import POLL_SECONDS, phase, wait_for
@@ -70,7 +70,7 @@ class ScaleCluster(LocalCluster):
             "spec": {"expirationSeconds": 86400},
         }
         answer = json.loads(self.kubectl("create", f"--raw={where}", "-f", "-", text=json.dumps(request)))
-        content = json.loads(self._kubeconfig_of("admin", configuration.api_server_inside()))
+        content = json.loads(agents.kubeconfig(self.settings.pki, "admin", configuration.api_server_inside()))
         content["users"][0]["user"] = {"token": answer["status"]["token"]}
         path = self.settings.state / "operator.kubeconfig"
         path.touch(mode=0o600)
@@ -94,7 +94,7 @@ class ScaleCluster(LocalCluster):
         super()._write_configuration()
         state = self.settings.state
         (state / "audit-policy.json").write_text(json.dumps(audit_policy()))
-        (state / "kwok.kubeconfig").write_text(self._kubeconfig_of("admin", configuration.api_server_inside()))
+        agents.write_kubeconfig(self.settings, "kwok", self.settings.pki, user="admin")
 
     def _start_parts(self, the_node: node.Node, programs: Mapping[str, Path]) -> None:
         commands = command_lines(self.settings, programs, containerd="")

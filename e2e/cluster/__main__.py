@@ -37,6 +37,8 @@ def parser() -> argparse.ArgumentParser:
     expose.add_argument("local_port", nargs="?", type=int, default=0, help="a free one when left out")
     unexpose = verbs.add_parser("unexpose", help="end what expose began")
     unexpose.add_argument("target", help="NAMESPACE/SERVICE:PORT")
+    second = verbs.add_parser("node", help="add a second node, or remove it with all that runs there")
+    second.add_argument("action", choices=("add", "remove"))
     for verb in ("stop", "start"):
         component = verbs.add_parser(verb, help=f"{verb} one part of the cluster, such as kube-apiserver")
         component.add_argument("component")
@@ -57,6 +59,8 @@ def act(cluster: Cluster, arguments: argparse.Namespace) -> int:
             return 0 if cluster.status() else 1
         case "unexpose":
             cluster.unexpose(arguments.target)
+        case "node" if arguments.action == "remove":
+            cluster.remove_node()
         case "stop":
             cluster.stop_component(arguments.component)
         case "start":
@@ -74,6 +78,8 @@ def _answer(cluster: Cluster, arguments: argparse.Namespace) -> str:
             return str(cluster.audit_log_path())
         case "load-image":
             return cluster.load_image(arguments.source)
+        case "node":
+            return cluster.add_node()
         case "expose":
             return cluster.expose(arguments.target, arguments.local_port)
         case verb:

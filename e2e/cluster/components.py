@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from e2e.cluster.settings import API_SERVER_PORT, NODE_IP, NODE_NAME, SERVICE_CIDR, Settings
+from e2e.cluster.settings import API_SERVER_PORT, NODE_IP, SERVICE_CIDR, Settings
 
 ETCD = "http://127.0.0.1:2379"
 ETCD_PEER = "http://127.0.0.1:2380"
@@ -88,7 +88,7 @@ def _controller_manager(settings: Settings) -> list[str]:
         f"--cluster-signing-key-file={settings.pki}/ca.key",
         f"--requestheader-client-ca-file={settings.pki}/front-proxy-ca.crt",
         "--use-service-account-credentials",
-        # There is no other node to move to, and one whose control plane was away is not dead.
+        # A node whose control plane was away is not dead.
         "--node-monitor-grace-period=10m",
         # The default of 20 delays the first service accounts by five seconds.
         "--kube-api-qps=200",
@@ -111,8 +111,8 @@ def _kubelet(settings: Settings) -> list[str]:
         f"--kubeconfig={settings.state}/kubelet.kubeconfig",
         f"--root-dir={settings.state}/kubelet",
         f"--cert-dir={settings.state}/certificates",
-        f"--hostname-override={NODE_NAME}",
-        f"--node-ip={NODE_IP}",
+        f"--hostname-override={settings.node.name}",
+        f"--node-ip={settings.node.ip}",
         "--v=1",
     ]
 
@@ -124,7 +124,7 @@ def _firewall(settings: Settings) -> list[str]:
         "--run-router=false",
         "--run-service-proxy=false",
         f"--kubeconfig={settings.state}/kube-router.kubeconfig",
-        f"--hostname-override={NODE_NAME}",
+        f"--hostname-override={settings.node.name}",
         f"--service-cluster-ip-range={SERVICE_CIDR}",
         "--health-port=0",
     ]

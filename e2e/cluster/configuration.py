@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster.settings import API_SERVER_PORT, DNS_SERVICE_IP, NODE_IP, NODE_NAME, POD_CIDR, Settings
+from e2e.cluster.settings import API_SERVER_PORT, DNS_SERVICE_IP, NODE_IP, PODS_CIDR, NodeIdentity, Settings
 
 PAUSE_IMAGE = "docker.io/phasewise/pause:dev"
 CNI_PLUGINS = "/usr/lib/cni"
@@ -92,23 +92,23 @@ def kubelet(settings: Settings) -> str:
     )
 
 
-def kube_proxy(kubeconfig_path: Path) -> str:
+def kube_proxy(settings: Settings) -> str:
     """Conntrack values of 0 leave the kernel's own: they are the machine's, not the node's."""
     return json.dumps(
         {
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
             "kind": "KubeProxyConfiguration",
             "mode": "nftables",
-            "clientConnection": {"kubeconfig": str(kubeconfig_path)},
-            "clusterCIDR": POD_CIDR,
-            "hostnameOverride": NODE_NAME,
+            "clientConnection": {"kubeconfig": str(settings.state / "kube-proxy.kubeconfig")},
+            "clusterCIDR": PODS_CIDR,
+            "hostnameOverride": settings.node.name,
             "oomScoreAdj": 0,
             "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
         }
     )
 
 
-def cni() -> str:
+def cni(node: NodeIdentity) -> str:
     bridge: Mapping[str, Any] = {
         "type": "bridge",
         "bridge": "cni0",
@@ -116,7 +116,7 @@ def cni() -> str:
         "isDefaultGateway": True,
         "ipMasq": False,
         "hairpinMode": True,
-        "ipam": {"type": "host-local", "ranges": [[{"subnet": POD_CIDR}]], "dataDir": "/run/cni-addresses"},
+        "ipam": {"type": "host-local", "ranges": [[{"subnet": node.pod_cidr}]], "dataDir": "/run/cni-addresses"},
     }
     port_map = {"type": "portmap", "capabilities": {"portMappings": True}}
     return json.dumps({"cniVersion": "1.0.0", "name": "pods", "plugins": [bridge, port_map]})

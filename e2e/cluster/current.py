@@ -65,6 +65,12 @@ class CurrentCluster:
             raise ClusterError(f"buildah could not push {pushed}; is the login right? see: buildah login {registry}")
         return pushed
 
+    def add_node(self) -> str:
+        raise ClusterError("your own cluster's nodes are not ours to add; use the local cluster for this")
+
+    def remove_node(self) -> None:
+        raise ClusterError("your own cluster's nodes are not ours to remove; use the local cluster for this")
+
     def expose(self, target: str, local_port: int = 0) -> str:
         wanted = parse_target(target)
         record = self._record(wanted)

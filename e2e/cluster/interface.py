@@ -53,6 +53,14 @@ class Cluster(Protocol):
         """Make an image (an archive's path, or buildah:NAME) known to the nodes; the name that pods use."""
         ...
 
+    def add_node(self) -> str:
+        """A second node with the images of the first; its name. Does nothing where it is Ready already."""
+        ...
+
+    def remove_node(self) -> None:
+        """Take it away, and at once what runs there: drain it first. Does nothing where there is none."""
+        ...
+
     def expose(self, target: str, local_port: int = 0) -> str:
         """A Service's port on the machine's loopback; its URL. The same target keeps its port."""
         ...

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster import binaries, configuration, dns, forward, images, node, runtime
-from e2e.cluster.components import COMPONENTS, command_lines
+from e2e.cluster import agents, binaries, configuration, dns, forward, images, node, runtime, second_node
+from e2e.cluster.components import COMPONENTS
 from e2e.cluster.interface import parse_target
 from e2e.cluster.packages import ensure_system_packages
 from e2e.cluster.pki import ensure_certificates
@@ -28,9 +28,7 @@ from e2e.cluster.status import Api, report
 UP_OR_DOWN = "up or down"
 FORWARDER = "e2e.cluster.forward"
 API_FORWARD = "kube-apiserver"
-INSIDE = ("kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy")
-FIREWALL = "kube-router"
-"""Ends at once where its node is not known yet."""
+CONTROLLERS = ("kube-controller-manager", "kube-scheduler")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -54,6 +52,7 @@ class LocalCluster:
     def down(self) -> None:
         _check_root()
         with exclusive(self.settings.lock, UP_OR_DOWN), phase("down; only the cache remains"):
+            second_node.stop(self.settings)
             node.stop(self.settings)
             node.remove_tree(self.settings.state)
             with contextlib.suppress(OSError):  # others may keep their state beside it
@@ -76,7 +75,25 @@ class LocalCluster:
 
     def load_image(self, source: str) -> str:
         self._node()
+        if node.find(self.settings.second):
+            images.load(self.settings.second.containerd_socket, source)
         return images.load(self.settings.containerd_socket, source)
+
+    def add_node(self) -> str:
+        _check_root()
+        with exclusive(self.settings.lock, UP_OR_DOWN):
+            first, api = self._node(), self._api()
+            name = self.settings.second.node.name
+            if not (node.find(self.settings.second) and api.node_ready(name)):
+                second_node.remove(self.settings, self._kubectl)
+                second_node.add(self.settings, first, self._programs(), api)
+        return name
+
+    def remove_node(self) -> None:
+        _check_root()
+        with exclusive(self.settings.lock, UP_OR_DOWN):
+            if self._node_or_none():
+                second_node.remove(self.settings, self._kubectl)
 
     def expose(self, target: str, local_port: int = 0) -> str:
         wanted = parse_target(target)
@@ -120,6 +137,7 @@ class LocalCluster:
         return self.settings.audit_log
 
     def _new_node(self, programs: Mapping[str, Path]) -> node.Node:
+        second_node.stop(self.settings)
         node.stop(self.settings)
         return node.start(self.settings, programs["pause"])
 
@@ -129,20 +147,17 @@ class LocalCluster:
             self._ensure_component(the_node, name, programs)
         self._ensure_forwarder(the_node)
         with phase("own images there"):
-            busybox = Path(runtime.require("busybox"))
-            recipes = [images.pause(programs["pause"]), images.coredns(programs["coredns"].resolve())]
-            for recipe in [*recipes, images.busybox(busybox, images.busybox_applets(busybox))]:
-                images.ensure_made(self.settings.containerd_socket, recipe)
+            agents.ensure_own_images(self.settings, programs)
         with phase("API server ready"):
             self._wait_for_api()
-        for name in INSIDE:
+        for name in (*CONTROLLERS, "kubelet", "kube-proxy"):
             self._ensure_component(the_node, name, programs)
 
     def _wait_until_usable(self, the_node: node.Node, programs: Mapping[str, Path]) -> None:
         api, logs = self._api(), self.settings.logs
         with phase(f"node {NODE_NAME} ready"):
             _wait(f"the node to be ready; see {logs}/kubelet.log", lambda: api.node_ready(NODE_NAME))
-        self._ensure_component(the_node, FIREWALL, programs)
+        self._ensure_component(the_node, agents.FIREWALL, programs)
         with phase("service accounts there"):
             account = "/api/v1/namespaces/default/serviceaccounts/default"
             _wait(f"service accounts; see {logs}/kube-controller-manager.log", lambda: api.get(account))
@@ -153,19 +168,18 @@ class LocalCluster:
             _wait(what, lambda: api.deployment_available(dns.NAMESPACE, dns.NAME))
 
     def _apply_dns(self) -> None:
-        command, environment = self.program("kubectl")
         manifests = dns.manifests(images.coredns(Path("coredns")).name)
-        apply = [*command, "apply", "--server-side", "--force-conflicts", "-f", "-"]
-        done = subprocess.run(apply, env=environment, input=manifests, text=True, capture_output=True, check=False)
+        self._kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", text=manifests)
+
+    def _kubectl(self, *arguments: str, text: str | None = None) -> None:
+        command, environment = self.program("kubectl")
+        given = [*command, *arguments]
+        done = subprocess.run(given, env=environment, input=text, text=True, capture_output=True, check=False)
         if done.returncode != 0:
-            raise ClusterError(f"CoreDNS could not be applied: {done.stderr}")
+            raise ClusterError(f"kubectl {' '.join(arguments)}: {done.stderr}")
 
     def _ensure_component(self, the_node: node.Node, name: str, programs: Mapping[str, Path]) -> None:
-        command = command_lines(self.settings, programs, runtime.require("containerd"))[name]
-        if name == "containerd":
-            runtime.ensure_running(self.settings, the_node, command)
-        elif name not in node.running(the_node):
-            node.launch(self.settings, the_node, name, command, network=True, files=True)
+        agents.ensure_component(self.settings, the_node, name, programs)
 
     def _ensure_forwarder(self, the_node: node.Node) -> None:
         """In the node's process namespace, so that it ends with the node; its network it changes by itself."""
@@ -198,34 +212,24 @@ class LocalCluster:
         self.settings.logs.mkdir(parents=True, exist_ok=True)
         ensure_certificates(pki, datetime.datetime.now(datetime.timezone.utc))
         (state / "etcd").mkdir(mode=0o700, exist_ok=True)
-        (state / "cni").mkdir(exist_ok=True)
-        _write(state / "cni" / "10-pods.conflist", configuration.cni())
-        _write(state / "audit-policy.json", configuration.audit_policy())
-        _write(state / "kubelet.json", configuration.kubelet(self.settings))
-        _write(state / "kube-proxy.json", configuration.kube_proxy(state / "kube-proxy.kubeconfig"))
-        run, socket = Path("/run/containerd"), self.settings.containerd_socket
-        toml = configuration.containerd(self.settings.images_root, run, socket, state / "cni")
-        _write(state / "containerd.toml", toml)
-        inside = configuration.api_server_inside()
-        for name in INSIDE:
-            _write(state / f"{name}.kubeconfig", self._kubeconfig_of(name, inside))
-        _write(state / f"{FIREWALL}.kubeconfig", self._kubeconfig_of("admin", inside))
+        agents.write(state / "audit-policy.json", configuration.audit_policy())
+        agents.write_files(self.settings, pki)
+        for name in CONTROLLERS:
+            agents.write_kubeconfig(self.settings, name, pki)
 
     def _write_kubeconfig(self, port: int) -> None:
-        _write(self.settings.kubeconfig, self._kubeconfig_of("admin", f"https://127.0.0.1:{port}"))
-
-    def _kubeconfig_of(self, name: str, server: str) -> str:
-        files = (self.settings.pki / file for file in ("ca.crt", f"{name}.crt", f"{name}.key"))
-        return configuration.kubeconfig(server, *(file.read_bytes() for file in files))
+        content = agents.kubeconfig(self.settings.pki, "admin", f"https://127.0.0.1:{port}")
+        agents.write(self.settings.kubeconfig, content)
 
     def _forget_before_reboot(self) -> None:
         """Nothing of a cluster survives the machine's restart, and etcd's data may be incomplete."""
         kept, now = self.settings.state / "boot-id", BOOT_ID.read_text()
         if self.settings.state.exists() and (not kept.exists() or kept.read_text() != now):
+            second_node.stop(self.settings)
             node.stop(self.settings)
             node.remove_tree(self.settings.state)
         self.settings.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(kept, now)
+        agents.write(kept, now)
 
     def _wait_for_api(self) -> None:
         _wait(f"the API server to be ready; see {self.settings.logs}", self._api().ready)
@@ -256,14 +260,6 @@ def service_ports(service: Mapping[str, Any]) -> dict[str, int]:
     """A Service's ports, by number and by name."""
     ports = service["spec"].get("ports", [])
     return {key: port["port"] for port in ports for key in (str(port["port"]), port.get("name")) if key}
-
-
-def _write(path: Path, content: str) -> None:
-    """Completely or not at all, and readable by the owner only: some files hold keys."""
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.touch(mode=0o600)
-    temporary.write_text(content)
-    temporary.replace(path)
 
 
 def _check_root() -> None:

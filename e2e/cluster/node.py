@@ -57,7 +57,7 @@ def start(settings: Settings, pause: Path) -> Node:
     _prepare_cgroups(settings)
     settings.logs.mkdir(parents=True, exist_ok=True)
     keep = [str(path) for path in (settings.state, settings.cache) if any(path.is_relative_to(s) for s in SHADOWED)]
-    init = [sys.executable, "-m", "e2e.cluster.node_init", str(pause), settings.marker, *keep]
+    init = [sys.executable, "-m", "e2e.cluster.node_init", str(pause), settings.marker, settings.node.ip, *keep]
     namespaces = ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--propagation=private", "--"]
     log = settings.logs / "node.log"
     log.touch()  # the shell that opens it does so some time after we go on

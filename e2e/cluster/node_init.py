@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from e2e.cluster.settings import NODE_IP, NODE_NETWORK, SERVICE_CIDR
+from e2e.cluster.settings import NODE_NETWORK, SERVICE_CIDR
 
 # What the kubelet wants to see; it writes them otherwise, and the machine's own values are not the node's to change.
 KERNEL_SETTINGS = {
@@ -24,6 +24,8 @@ KERNEL_SETTINGS = {
 }
 # Programs write here, and the machine must not see it.
 SHADOWED = ("/var/lib", "/var/log")
+NODE_LINK, FREE_END = "node0", "node0-peer"
+"""The two ends of a node's link: the one with its address, and the other."""
 
 
 def run(*command: str) -> None:
@@ -34,7 +36,7 @@ def mount(*arguments: str) -> None:
     run("mount", *arguments)
 
 
-def main(pause: str, marker: str, *keep: str) -> None:
+def main(pause: str, marker: str, ip: str, *keep: str) -> None:
     _private_run_folder(keep)
     _own_sys()
     for folder in SHADOWED:
@@ -45,7 +47,7 @@ def main(pause: str, marker: str, *keep: str) -> None:
     _protect_kernel_settings()
     # Last: what is shared would take a mount's copies away with the mount.
     mount("--make-rshared", "/")
-    _network()
+    _network(ip)
     os.execv(pause, ["pause", marker])
 
 
@@ -95,14 +97,17 @@ def _protect_kernel_settings() -> None:
         mount("--bind", str(file), f"/proc/sys/{setting}")
 
 
-def _network() -> None:
-    """One address, joined to nothing: service addresses are routed to it, so that they never leave the node."""
+def _network(ip: str) -> None:
+    """One address, joined to nothing: service addresses are routed to it, so that they never leave the node.
+
+    The other end of its link is free: a second node's is what joins it to the first.
+    """
     run("ip", "link", "set", "lo", "up")
-    run("ip", "link", "add", "node0", "type", "veth", "peer", "name", "node0-peer")
-    run("ip", "link", "set", "node0-peer", "up")
-    run("ip", "link", "set", "node0", "up")
-    run("ip", "address", "add", f"{NODE_IP}/{NODE_NETWORK.partition('/')[2]}", "dev", "node0")
-    run("ip", "route", "add", SERVICE_CIDR, "dev", "node0", "src", NODE_IP)
+    run("ip", "link", "add", NODE_LINK, "type", "veth", "peer", "name", FREE_END)
+    run("ip", "link", "set", FREE_END, "up")
+    run("ip", "link", "set", NODE_LINK, "up")
+    run("ip", "address", "add", f"{ip}/{NODE_NETWORK.partition('/')[2]}", "dev", NODE_LINK)
+    run("ip", "route", "add", SERVICE_CIDR, "dev", NODE_LINK, "src", ip)
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
     bridged = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
     if bridged.exists():

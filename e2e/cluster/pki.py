@@ -1,6 +1,7 @@
 """The cluster's certificates: two authorities (the cluster's, the aggregation layer's) and a leaf for each part.
 
-All of them are made in a temporary folder that is renamed when complete: a cluster never sees half a set.
+All of them are made in a temporary folder that is renamed when complete: a cluster never sees half a set. A second node
+gets a folder with its own only.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from e2e.cluster.settings import API_SERVICE_IP, NODE_IP, NODE_NAME
+from e2e.cluster.settings import API_SERVICE_IP, FIRST_NODE, NODE_IP, NodeIdentity
 
 CLUSTER_CA = "ca"
 FRONT_PROXY_CA = "front-proxy-ca"
@@ -34,6 +35,14 @@ class Leaf:
     organization: str | None = None
     names: tuple[str, ...] = ()
     authority: str = CLUSTER_CA
+
+
+def node_leaves(node: NodeIdentity) -> tuple[Leaf, ...]:
+    user = f"system:node:{node.name}"
+    return (
+        Leaf("kubelet-serving", user, "system:nodes", names=(node.name, node.ip)),
+        Leaf("kubelet", user, "system:nodes"),
+    )
 
 
 LEAVES = (
@@ -53,8 +62,7 @@ LEAVES = (
     ),
     Leaf("apiserver-kubelet-client", "kube-apiserver-kubelet-client", "system:masters"),
     Leaf("front-proxy-client", "front-proxy-client", authority=FRONT_PROXY_CA),
-    Leaf("kubelet-serving", f"system:node:{NODE_NAME}", "system:nodes", names=(NODE_NAME, NODE_IP)),
-    Leaf("kubelet", f"system:node:{NODE_NAME}", "system:nodes"),
+    *node_leaves(FIRST_NODE),
     Leaf("admin", "phasewise-admin", "system:masters"),
     Leaf("kube-controller-manager", "system:kube-controller-manager"),
     Leaf("kube-scheduler", "system:kube-scheduler"),
@@ -78,10 +86,24 @@ def ensure_certificates(folder: Path, now: datetime.datetime) -> None:
     for name, authority in authorities.items():
         _write(making, name, authority.certificate, authority.key)
     for leaf in LEAVES:
-        key = ec.generate_private_key(ec.SECP256R1())
-        _write(making, leaf.name, _signed(leaf, key, authorities[leaf.authority], now), key)
+        _write_leaf(making, leaf, authorities[leaf.authority], now)
     _write_service_account_keys(making)
     making.rename(folder)
+
+
+def make_node_certificates(folder: Path, node: NodeIdentity, cluster: Path, now: datetime.datetime) -> None:
+    """A further node's: its own, signed by the authority in the folder `cluster`, and that authority's certificate."""
+    folder.mkdir(mode=0o700, parents=True)
+    authority = _read_authority(cluster, CLUSTER_CA)
+    shutil.copy(cluster / f"{CLUSTER_CA}.crt", folder)
+    for leaf in node_leaves(node):
+        _write_leaf(folder, leaf, authority, now)
+
+
+def _read_authority(folder: Path, name: str) -> _Authority:
+    key = serialization.load_pem_private_key((folder / f"{name}.key").read_bytes(), password=None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return _Authority(x509.load_pem_x509_certificate((folder / f"{name}.crt").read_bytes()), key)
 
 
 def _authority(name: str, now: datetime.datetime) -> _Authority:
@@ -158,6 +180,11 @@ def _write_service_account_keys(folder: Path) -> None:
     public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     (folder / f"{SERVICE_ACCOUNTS}.pub").write_bytes(public)
     _write_key(folder / f"{SERVICE_ACCOUNTS}.key", key)
+
+
+def _write_leaf(folder: Path, leaf: Leaf, authority: _Authority, now: datetime.datetime) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    _write(folder, leaf.name, _signed(leaf, key, authority, now), key)
 
 
 def _write(folder: Path, name: str, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from e2e.cluster import configuration, node
@@ -72,9 +73,9 @@ def remove_leftovers(settings: Settings) -> None:
     states = [settings.images_root / CRI_STATE / kind for kind in ("containers", "sandboxes")]
     if not any(state.is_dir() and any(state.iterdir()) for state in states):
         return
-    with phase("containers of the last cluster removed"), tempfile.TemporaryDirectory() as temporary:
+    with phase("containers of the last cluster removed"):
         try:
-            _remove_containers(settings.images_root, Path(temporary))
+            forget_containers(settings.images_root)
         except ClusterError:
             say("the image store is damaged: emptying it; images are loaded again when they are needed")
             node.remove_tree(settings.images_root)
@@ -82,7 +83,16 @@ def remove_leftovers(settings: Settings) -> None:
             shutil.rmtree(state, ignore_errors=True)
 
 
-def _remove_containers(root: Path, temporary: Path) -> None:
+def forget_containers(root: Path) -> None:
+    """Of a root that no containerd uses now."""
+    with tempfile.TemporaryDirectory() as temporary, _without_pods(root, Path(temporary)) as socket:
+        if containers := ctr(socket, "containers", "list", "--quiet").stdout.split():
+            ctr(socket, "containers", "delete", *containers)
+
+
+@contextmanager
+def _without_pods(root: Path, temporary: Path) -> Generator[Path]:
+    """The socket of a containerd without the CRI plugin."""
     socket, configured = temporary / "containerd.sock", temporary / "containerd.toml"
     content = configuration.containerd(root, temporary / "run", socket, temporary)
     content = content.replace("disabled_plugins = [", 'disabled_plugins = ["io.containerd.grpc.v1.cri", ', 1)
@@ -92,8 +102,7 @@ def _remove_containers(root: Path, temporary: Path) -> None:
     running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         wait_for("an answer of containerd", lambda: answers(socket), START_SECONDS, POLL_SECONDS)
-        if containers := ctr(socket, "containers", "list", "--quiet").stdout.split():
-            ctr(socket, "containers", "delete", *containers)
+        yield socket
     finally:
         running.kill()
         running.wait()

@@ -1,4 +1,4 @@
-"""Where the cluster keeps what, and its addresses. Pure but for reading the environment it is given.
+"""Where the cluster keeps what, and its nodes' addresses. Pure but for reading the environment it is given.
 
 Two clusters can live side by side when PHASEWISE_CLUSTER_NAME and PHASEWISE_STATE differ: every process, file, control
 group and port of a cluster follows from these settings.
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 NODE_NAME = "phasewise-local"
 NODE_IP = "10.200.0.10"
 NODE_NETWORK = "10.200.0.0/24"
-POD_CIDR = "10.244.0.0/24"
+PODS_CIDR = "10.244.0.0/16"
+"""Of all nodes' pods."""
 SERVICE_CIDR = "10.96.0.0/16"
 API_SERVICE_IP = str(ipaddress.ip_network(SERVICE_CIDR)[1])
 DNS_SERVICE_IP = str(ipaddress.ip_network(SERVICE_CIDR)[10])
@@ -31,11 +32,32 @@ class ClusterError(Exception):
 
 
 @dataclass(frozen=True)
+class NodeIdentity:
+    """What Kubernetes and the network know a node by."""
+
+    name: str
+    ip: str
+    pod_cidr: str
+
+
+FIRST_NODE = NodeIdentity(NODE_NAME, NODE_IP, "10.244.0.0/24")
+SECOND_NODE = NodeIdentity(f"{NODE_NAME}-2", "10.200.0.11", "10.244.1.0/24")
+
+
+@dataclass(frozen=True)
 class Settings:
+    """Of the cluster and its first node; `second` has those of the second node."""
+
     name: str
     cache: Path
     state: Path
     api_port: int
+    node: NodeIdentity = FIRST_NODE
+
+    @property
+    def second(self) -> Settings:
+        """A name that no cluster can have, since a dot is refused there."""
+        return replace(self, name=f"{self.name}.2", state=self.state / "node-2", node=SECOND_NODE)
 
     @property
     def marker(self) -> str:
@@ -101,5 +123,5 @@ def _check(settings: Settings) -> None:
     for variable, path in (("PHASEWISE_CACHE", settings.cache), ("PHASEWISE_STATE", settings.state)):
         if any(path.is_relative_to(hidden) for hidden in HIDDEN_IN_NODE):
             raise ClusterError(f"{path} lies where the node mounts its own files: set {variable} to another folder")
-    if len(str(settings.containerd_socket)) > 100:
+    if len(str(settings.second.containerd_socket)) > 100:
         raise ClusterError(f"{settings.state} is too long for a socket's path: set PHASEWISE_STATE to a shorter one")

@@ -13,7 +13,7 @@ from typing import Any
 
 from e2e.cluster import forward, node, runtime
 from e2e.cluster.components import COMPONENTS
-from e2e.cluster.settings import NODE_NAME, ClusterError, Settings
+from e2e.cluster.settings import ClusterError, Settings
 
 VERSION_ARGUMENTS = {"coredns": ["-version"], "kubectl": ["version", "--client"], "helm": ["version", "--short"]}
 CLIENTS = ("coredns", "kubectl", "helm")
@@ -72,12 +72,14 @@ def report(settings: Settings, the_node: node.Node | None, programs: Mapping[str
         print(f"{name:24} {state:12} {version(name, programs)}")
     for name in CLIENTS:
         print(f"{name:24} {'':12} {version(name, programs)}")
-    ready = api.node_ready(NODE_NAME)
-    print(f"{'node ' + NODE_NAME:24} {'ready' if ready else 'not ready'}")
+    nodes = [settings.node.name, *([settings.second.node.name] if node.find(settings.second) else [])]
+    ready = {name: api.node_ready(name) for name in nodes}
+    for name, is_ready in ready.items():
+        print(f"{'node ' + name:24} {'ready' if is_ready else 'not ready'}")
     if the_node and forward.answers(settings.forward_socket):
         for opened in forward.listed(settings.forward_socket):
             print(f"127.0.0.1:{opened['local']:<14} forwards to {opened['name']}")
-    return ready and all(name in running for name in COMPONENTS)
+    return all(ready.values()) and all(name in running for name in COMPONENTS)
 
 
 def version(name: str, programs: Mapping[str, Path]) -> str:
