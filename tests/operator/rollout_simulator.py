@@ -33,14 +33,10 @@ class Version:
     """One version of the spec: what its pods are, by role."""
 
     revisions: dict[str, str]
-    fingerprints: dict[str, str]
+    fingerprint: str
     gpus: dict[str, int]
     good: bool = True
     """Its pods get ready."""
-
-    @property
-    def pairs(self) -> bool:
-        return len(set(self.fingerprints.values())) == 1
 
 
 @dataclass
@@ -92,7 +88,7 @@ class Cluster:
     # --- what is measured ---
     def desired(self) -> list[DesiredRevision]:
         v = self.version
-        return [DesiredRevision(r, v.revisions[r], v.fingerprints[r], self.size[r], v.gpus[r]) for r in v.revisions]
+        return [DesiredRevision(r, v.revisions[r], v.fingerprint, self.size[r], v.gpus[r]) for r in v.revisions]
 
     def running(self) -> list[RunningRevision]:
         found = {key: self._running(d, d.pods) for key, d in self.deployments.items()}
@@ -139,7 +135,7 @@ class Cluster:
     def plan(self) -> Rollout:
         pairs, held = self.pairs(), self.gpus_held()
         serving = {role: self.serving(role) for role in self.size}
-        neutral = {d.fingerprint for d in self.deployments.values()} == set(self.version.fingerprints.values())
+        neutral = {d.fingerprint for d in self.deployments.values()} == {self.version.fingerprint}
         rollout = plan_rollout(self.desired(), self.running(), self.budget, self.allow_downtime)
         self._apply(rollout)
         self.steps += 1
@@ -148,7 +144,7 @@ class Cluster:
             assert self.gpus_held() <= max(held, self.budget), "(b) a step raised the GPUs held above the budget"
         if any(self.size.values()) and not self.allow_downtime:
             assert self.pairs() or not pairs, "(a), (c) a step took the last pair that serves"
-            if pairs and neutral and self.version.pairs:
+            if pairs and neutral:
                 most = max(self.version.gpus.values())
                 for role, before in serving.items():
                     given = -(-most // self.version.gpus[role])
@@ -158,7 +154,7 @@ class Cluster:
     def _apply(self, rollout: Rollout) -> None:
         v = self.version
         for role, revision in v.revisions.items():
-            made = Deployment((role, revision), v.fingerprints[role], v.gpus[role], frozenset(v.revisions), v.good)
+            made = Deployment((role, revision), v.fingerprint, v.gpus[role], frozenset(v.revisions), v.good)
             self.deployments.setdefault((role, revision), made)
         sizes = {**rollout.old, **{(role, v.revisions[role]): n for role, n in rollout.current.items()}}
         for key, deployment in list(self.deployments.items()):
@@ -262,8 +258,6 @@ class Cluster:
 
     def fits(self) -> bool:
         """Whether an old and a new pair fit side by side."""
-        if not self.version.pairs:
-            return False
         if self.allow_downtime:
             return True
         old = [d for key, d in self.deployments.items() if self.version.revisions.get(key[0]) != key[1]]

@@ -60,7 +60,7 @@ class Rollouts(RuleBasedStateMachine):
     def new_version(self, gpus: dict[str, int], good: bool = True) -> Version:
         """With pods of a revision and a fingerprint that no other has. `gpus`: by role."""
         n = len(self.versions)
-        self.versions.append(Version(dict.fromkeys(gpus, f"r{n}"), dict.fromkeys(gpus, f"kv{n}"), gpus, good))
+        self.versions.append(Version(dict.fromkeys(gpus, f"r{n}"), f"kv{n}", gpus, good))
         return self.versions[-1]
 
     @rule(roles=st.sampled_from([("prefill",), ("decode",), PAIR]), good=st.booleans())
@@ -69,16 +69,8 @@ class Rollouts(RuleBasedStateMachine):
         old, n = self.cluster.version, len(self.versions)
         revisions = {r: f"r{n}" if r in roles else old.revisions[r] for r in old.revisions}
         if revisions != old.revisions and (good or set(roles) >= set(revisions)) and old.good:
-            self.versions.append(Version(revisions, old.fingerprints, old.gpus, good))
+            self.versions.append(Version(revisions, old.fingerprint, old.gpus, good))
             self.adopt(self.versions[-1])
-
-    @rule()
-    def edit_that_cannot_pair(self) -> None:
-        old, n = self.cluster.version, len(self.versions)
-        if len(old.revisions) == 2:
-            revisions, fingerprints = {**old.revisions, "prefill": f"r{n}"}, {**old.fingerprints, "prefill": f"kv{n}"}
-            self.versions.append(old)
-            self.adopt(Version(revisions, fingerprints, old.gpus, old.good))
 
     @rule()
     def toggle_prefill(self) -> None:

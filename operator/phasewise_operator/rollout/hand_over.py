@@ -32,7 +32,7 @@ def _shrink_old(state: State, released: int) -> None:
     for role, current in state.current.items():
         _keep(state, state.new, role, max(0, state.size[role] - current.serving - released))
     left = {role: max(0, state.size[role] - state.handed_over(role) - released) for role in state.roles}
-    last = all(state.handed_over(role) >= state.size[role] for role in state.roles) and state.new is not None
+    last = all(state.handed_over(role) >= state.size[role] for role in state.roles)
     for n, fingerprint in enumerate(state.other_groups()):
         alike = state.same_shape(fingerprint)
         spare = n > 0 and state.service(fingerprint) <= Service.SERVED
@@ -48,7 +48,7 @@ def _shrink_old(state: State, released: int) -> None:
             left = dict.fromkeys(left, 0)
 
 
-def _keep(state: State, fingerprint: str | None, role: str, most: int) -> None:
+def _keep(state: State, fingerprint: str, role: str, most: int) -> None:
     """Shrink the old revisions of one pool to so many replicas together, those that serve last."""
     old = [r for r in state.old if r.fingerprint == fingerprint and r.role == role]
     for revision in sorted(old, key=lambda r: (r.ready, r.served), reverse=True):
@@ -113,8 +113,7 @@ def release(state: State, needed: int, guarded: bool) -> bool:
 
 def _candidates(state: State) -> Iterator[Revision]:
     """Of the groups the least worth first; in a group of the pool with the largest part of its size."""
-    groups = [*reversed(state.other_groups()), *([state.new] if state.new else [])]
-    for fingerprint in groups:
+    for fingerprint in (*reversed(state.other_groups()), state.new):
         old = [r for r in state.old if r.fingerprint == fingerprint]
         yield from sorted(old, key=lambda r: (r.ready > 0, -r.replicas / max(1, state.size.get(r.role, 1))))
     replaced = {r.role for r in state.old}
