@@ -54,7 +54,7 @@ def plan_rollout(
     surge = state.surge_fits()
     return Rollout(
         {role: current.replicas for role, current in state.current.items()},
-        {(r.role, r.revision): r.replicas for r in state.old},
+        {(r.role, r.revision): r.replicas for r in state.kept},
         messages.reason(state, any(r.replicas for r in running if (r.role, r.revision) not in _keys(state))),
         blocked,
         surge,

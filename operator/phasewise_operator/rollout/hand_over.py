@@ -156,10 +156,11 @@ def grow_old(state: State, blocked: bool) -> None:
         return
     fingerprint = state.other_groups()[0]
     waiting = not blocked and any(c.replicas < min(1, state.size[role]) for role, c in state.current.items())
-    if waiting or not state.same_shape(fingerprint) or state.service(fingerprint) < Service.FULL:
+    pools = {r.role for r in state.group(fingerprint)}
+    if waiting or not state.same_shape(fingerprint) or not all(state.ready(fingerprint, role) for role in pools):
         return
     for role in state.roles:
-        pool = [r for r in state.old if r.role == role and r.fingerprint != state.new]
+        pool = [r for r in state.former if r.role == role and r.fingerprint != state.new]
         grown = max((r for r in pool if r.fingerprint == fingerprint), key=lambda r: r.replicas, default=None)
         if grown is None:
             continue

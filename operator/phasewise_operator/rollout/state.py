@@ -105,6 +105,15 @@ class State:
         """Revisions that the spec does not ask for and that still have replicas."""
         return [r for r in self.former if r.replicas]
 
+    @property
+    def kept(self) -> list[Revision]:
+        """`old`, and one revision of each pool of their groups that has no replicas: it may be scaled again."""
+        groups = {r.fingerprint for r in self.old} - {self.new}
+        found = {(r.fingerprint, r.role): r for r in self.former if r.fingerprint in groups}
+        for revision in self.old:
+            found.pop((revision.fingerprint, revision.role), None)
+        return [*self.old, *found.values()]
+
     def group(self, fingerprint: str) -> list[Revision]:
         return [r for r in self.all if r.fingerprint == fingerprint and (r.replicas or r.current)]
 
