@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from phasewise_operator.kinds import DEPLOYMENT, POD, Kind, Manifest
 from phasewise_operator.live_values import by_type, count, mapping, mappings, number, text
+from phasewise_operator.trim import is_our_apply
 from phasewise_runtime import contract
 
 AGGREGATED: Final = "prefill-decode"
@@ -168,7 +169,7 @@ class PodView:
 
 @dataclass(frozen=True)
 class Observed:
-    """All that a pass knows. `children` are the labelled objects that the service with its uid owns."""
+    """All that a pass knows. `children` are the labelled objects that the service with its uid owns, and orphans."""
 
     children: Mapping[tuple[str, str], Manifest] = field(default_factory=dict[tuple[str, str], Manifest])
     """By kind and name."""
@@ -184,7 +185,8 @@ class Observed:
         events: Mapping[str, Sequence[PodEvent]] | None = None,
         status: Manifest | None = None,
     ) -> Observed:
-        """From what the store has of a service: children that the service with `uid` owns, and all pods of its name.
+        """From what the store has of a service: children that the service with `uid` owns or adopts, and all pods of
+        its name.
 
         `events`: of pods, by pod name. `status`: of the service, as it is stored.
         """
@@ -193,7 +195,7 @@ class Observed:
         for manifest in live:
             name = manifest["metadata"]["name"]
             if manifest["kind"] != POD.name:
-                if owner_uid(manifest) == uid:
+                if owner_uid(manifest) == uid or is_orphan(manifest):
                     children[manifest["kind"], name] = manifest
             elif not has_ended(manifest):
                 pods.append(PodView.of(manifest, (events or {}).get(name, ())))
@@ -238,6 +240,12 @@ def owner_uid(live: Manifest) -> str | None:
     """Uid of the controller of an object."""
     owners = mappings(live["metadata"].get("ownerReferences"))
     return next((text(o.get("uid")) for o in owners if o.get("controller")), None)
+
+
+def is_orphan(live: Manifest) -> bool:
+    """We applied it, and nobody owns it: edited by hand, or left by `kubectl delete --cascade=orphan`. The service that
+    its label names adopts it, or removes it."""
+    return owner_uid(live) is None and any(is_our_apply(entry) for entry in live["metadata"].get("managedFields", []))
 
 
 def has_ended(pod: Manifest) -> bool:

@@ -41,7 +41,7 @@ def trim(kind: Kind, manifest: Manifest) -> Manifest:
     if _LAST_APPLIED in (meta.get("annotations") or {}):
         meta["annotations"] = {k: v for k, v in meta["annotations"].items() if k != _LAST_APPLIED}
     if kind is not INFERENCE_SERVICE:
-        meta["managedFields"] = [_as_text(m) for m in live.get("managedFields") or () if _is_our_apply(m)]
+        meta["managedFields"] = [_as_text(m) for m in live.get("managedFields") or () if is_our_apply(m)]
     if kind in (INFERENCE_SERVICE, POOL_SCALER):
         return {**manifest, **head}
     return {**head, **_trim_deployment(manifest)} if kind is DEPLOYMENT else head
@@ -56,7 +56,8 @@ def _trim_deployment(manifest: Manifest) -> Manifest:
     return {"spec": spec, "status": status}
 
 
-def _is_our_apply(entry: Mapping[str, Any]) -> bool:
+def is_our_apply(entry: Mapping[str, Any]) -> bool:
+    """Whether an entry of managedFields is that of our own server-side apply, of the main resource."""
     ours = entry.get("manager") == contract.FIELD_MANAGER and entry.get("operation") == "Apply"
     return ours and not entry.get("subresource")
 

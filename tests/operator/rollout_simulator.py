@@ -33,14 +33,10 @@ class Version:
     """One version of the spec: what its pods are, by role."""
 
     revisions: dict[str, str]
-    fingerprints: dict[str, str]
+    fingerprint: str
     gpus: dict[str, int]
     good: bool = True
     """Its pods get ready."""
-
-    @property
-    def pairs(self) -> bool:
-        return len(set(self.fingerprints.values())) == 1
 
 
 @dataclass
@@ -92,7 +88,7 @@ class Cluster:
     # --- what is measured ---
     def desired(self) -> list[DesiredRevision]:
         v = self.version
-        return [DesiredRevision(r, v.revisions[r], v.fingerprints[r], self.size[r], v.gpus[r]) for r in v.revisions]
+        return [DesiredRevision(r, v.revisions[r], v.fingerprint, self.size[r], v.gpus[r]) for r in v.revisions]
 
     def running(self) -> list[RunningRevision]:
         found = {key: self._running(d, d.pods) for key, d in self.deployments.items()}
@@ -124,31 +120,34 @@ class Cluster:
     def _pods(self) -> list[tuple[Deployment, Pod]]:
         return [*((d, p) for d in self.deployments.values() for p in d.pods), *self.left]
 
-    def pairs(self) -> int:
-        """Of the group with the most: ready replicas of each of its roles."""
+    def service(self) -> int:
+        """What requests find: 2, ready pods of each pool that is to have some, of one group; 1, ready decode pods."""
         groups: dict[str, dict[str, int]] = {}
         for d in self.deployments.values():
-            ready = groups.setdefault(d.fingerprint, dict.fromkeys(d.roles, 0))
-            ready[d.key[0]] = ready.get(d.key[0], 0) + d.ready
-        return max((min(ready.values()) for ready in groups.values()), default=0)
+            ready = groups.setdefault(d.fingerprint, {role: 0 for role in d.roles if self.size.get(role, 1)})
+            if d.key[0] in ready:
+                ready[d.key[0]] += d.ready
+        if any(ready and all(ready.values()) for ready in groups.values()):
+            return 2
+        return int(any(ready.get("decode") for ready in groups.values()))
 
     def serving(self, role: str) -> int:
         return sum(d.ready for d in self.deployments.values() if d.key[0] == role)
 
     # --- what the operator does ---
     def plan(self) -> Rollout:
-        pairs, held = self.pairs(), self.gpus_held()
+        service, held = self.service(), self.gpus_held()
         serving = {role: self.serving(role) for role in self.size}
-        neutral = {d.fingerprint for d in self.deployments.values()} == set(self.version.fingerprints.values())
+        neutral = {d.fingerprint for d in self.deployments.values()} == {self.version.fingerprint}
         rollout = plan_rollout(self.desired(), self.running(), self.budget, self.allow_downtime)
         self._apply(rollout)
         self.steps += 1
         self.rollout = rollout
         if self.budget is not None:
             assert self.gpus_held() <= max(held, self.budget), "(b) a step raised the GPUs held above the budget"
-        if any(self.size.values()) and not self.allow_downtime:
-            assert self.pairs() or not pairs, "(a), (c) a step took the last pair that serves"
-            if pairs and neutral and self.version.pairs:
+        if self.size["decode"] and not self.allow_downtime:
+            assert self.service() >= service, "(a), (c) a step took the last pods that serve"
+            if service == 2 and neutral:
                 most = max(self.version.gpus.values())
                 for role, before in serving.items():
                     given = -(-most // self.version.gpus[role])
@@ -158,7 +157,7 @@ class Cluster:
     def _apply(self, rollout: Rollout) -> None:
         v = self.version
         for role, revision in v.revisions.items():
-            made = Deployment((role, revision), v.fingerprints[role], v.gpus[role], frozenset(v.revisions), v.good)
+            made = Deployment((role, revision), v.fingerprint, v.gpus[role], frozenset(v.revisions), v.good)
             self.deployments.setdefault((role, revision), made)
         sizes = {**rollout.old, **{(role, v.revisions[role]): n for role, n in rollout.current.items()}}
         for key, deployment in list(self.deployments.items()):
@@ -262,12 +261,11 @@ class Cluster:
 
     def fits(self) -> bool:
         """Whether an old and a new pair fit side by side."""
-        if not self.version.pairs:
-            return False
         if self.allow_downtime:
             return True
         old = [d for key, d in self.deployments.items() if self.version.revisions.get(key[0]) != key[1]]
         groups = {d.fingerprint for d in old}
-        pair = sum(self.version.gpus.values())
-        held = max((sum({d.key[0]: d.gpus for d in old if d.fingerprint == f}.values()) for f in groups), default=0)
+        pair = sum(gpus for role, gpus in self.version.gpus.items() if self.size[role])
+        kept = [d for d in old if self.size.get(d.key[0], 1)]
+        held = max((sum({d.key[0]: d.gpus for d in kept if d.fingerprint == f}.values()) for f in groups), default=0)
         return self.budget is None or pair + held <= self.budget

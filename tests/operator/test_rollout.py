@@ -14,12 +14,11 @@ from tests.operator.rollout_simulator import Cluster, Version
 from phasewise_operator.revisions import RunningRevision
 from phasewise_operator.rollout import DesiredRevision, plan_rollout
 
-PAIR = ("prefill", "decode")
+PAIR: tuple[str, str] = ("prefill", "decode")
 
 
 def version(name: str, fingerprint: str = "", gpus: int = 1, good: bool = True) -> Version:
-    kv = fingerprint or f"kv-{name}"
-    return Version(dict.fromkeys(PAIR, name), dict.fromkeys(PAIR, kv), dict.fromkeys(PAIR, gpus), good)
+    return Version(dict.fromkeys(PAIR, name), fingerprint or f"kv-{name}", dict.fromkeys(PAIR, gpus), good)
 
 
 def serving(size: tuple[int, int], budget: int | None = None) -> Cluster:
@@ -116,7 +115,7 @@ def test_a_change_that_keeps_the_fingerprint_lacks_one_pod_at_most(budget: int |
 
 def test_a_large_replica_of_one_pool_takes_the_place_of_as_many_small_ones_of_the_other_as_it_needs() -> None:
     """Else the only prefill pod could not be replaced without a gap."""
-    large, small = Version(dict.fromkeys(PAIR, "a"), dict.fromkeys(PAIR, "kv"), {"prefill": 4, "decode": 2}), (1, 5)
+    large, small = Version(dict.fromkeys(PAIR, "a"), "kv", {"prefill": 4, "decode": 2}), (1, 5)
     cluster = Cluster(large, dict(zip(PAIR, small, strict=True)))
     cluster.budget = 14
     cluster.settle()
@@ -153,15 +152,6 @@ def test_the_last_pair_is_kept_where_no_other_fits_beside_it_unless_downtime_is_
     assert ready(cluster, "b") == (1, 1)
 
 
-def test_pools_that_could_not_pair_do_not_replace_a_pair_that_works() -> None:
-    cluster = serving((2, 2))
-    pools = Version({"prefill": "b", "decode": "a"}, {"prefill": "kv-b", "decode": "kv-a"}, dict.fromkeys(PAIR, 1))
-    edit(cluster, pools, rounds=30)
-    assert cluster.rollout is not None
-    assert "equal in both pools" in cluster.rollout.blocked
-    assert ready(cluster, "a") == (2, 2)
-
-
 def test_an_old_pool_that_is_unready_for_a_moment_is_kept_but_for_what_the_new_serves() -> None:
     old = [RunningRevision(role, "a", "kv1", 10, 0, 10, 1, served=True) for role in PAIR]
     new = [RunningRevision(role, "b", "kv2", 10, 1, 10, 1, served=True, available=1) for role in PAIR]
@@ -169,12 +159,32 @@ def test_an_old_pool_that_is_unready_for_a_moment_is_kept_but_for_what_the_new_s
     assert plan_rollout(want, [*old, *new], None).old == {("prefill", "a"): 9, ("decode", "a"): 9}
 
 
-@pytest.mark.parametrize("budget", [None, 4, 5])
-def test_a_pool_that_is_to_have_no_replicas_holds_no_rollout_up(budget: int | None) -> None:
-    cluster = serving((0, 4), budget)
+@pytest.mark.parametrize(("size", "budget"), [((0, 4), None), ((0, 4), 4), ((0, 4), 5), ((0, 1), 2), ((0, 0), 2)])
+def test_a_pool_that_is_to_have_no_replicas_holds_no_rollout_up(size: tuple[int, int], budget: int | None) -> None:
+    cluster = serving(size, budget)
     edit(cluster, version("b"))
     cluster.settle()
-    assert ready(cluster, "b") == (0, 4)
+    assert ready(cluster, "b") == size
+
+
+def test_beside_a_bad_revision_the_old_one_is_scaled_with_a_pool_at_zero() -> None:
+    cluster = serving((0, 2), budget=10)
+    edit(cluster, version("b", good=False), rounds=8)
+    for size in ((0, 4), (2, 3), (0, 1)):
+        cluster.size = dict(zip(PAIR, size, strict=True))
+        edit(cluster, cluster.version, rounds=20)
+        assert ready(cluster, "a") == size, "scaled beside the attempt"
+
+
+def test_an_old_pool_at_zero_waits_for_room_in_the_budget() -> None:
+    cluster = serving((0, 3), budget=4)
+    edit(cluster, version("b", good=False), rounds=8)
+    cluster.size = {"prefill": 2, "decode": 2}
+    edit(cluster, cluster.version, rounds=8)
+    assert ready(cluster, "a") == (0, 2), "one made room for the first new pair"
+    cluster.budget = 7
+    edit(cluster, cluster.version, rounds=8)
+    assert ready(cluster, "a") == (2, 2)
 
 
 @pytest.mark.parametrize("fingerprint", ["kv-a", "kv-b"])

@@ -11,11 +11,10 @@ from phasewise_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, ROLE_BINDING
 from phasewise_operator.kube import Kube
 from phasewise_operator.kube_errors import KubeError
 from phasewise_operator.live_values import mapping
-from phasewise_operator.observed import Failure, Observed, owner_uid
+from phasewise_operator.observed import Failure, Observed, is_orphan, owner_uid
 from phasewise_operator.reconcile.conditions import Reason
 from phasewise_operator.reconcile.contention import Contention
 from phasewise_operator.reconcile.failures import NAMESPACE_ENDS, WRITE_FAILED, Retries, failure
-from phasewise_operator.reconcile.managed_fields import owned_fields
 from phasewise_operator.reconcile.plan import Changes
 from phasewise_operator.store import Key, Store
 from phasewise_runtime import contract
@@ -44,7 +43,8 @@ class Applier:
         await asyncio.gather(*(_annotate_deletion_cost(self.kube, m) for m in costs))
 
         async def write(intent: Manifest) -> None:
-            await self._write(intent, is_known=(intent["kind"], intent["metadata"]["name"]) in observed.children)
+            known = observed.children.get((intent["kind"], intent["metadata"]["name"]))
+            await self._write(intent, is_owned=known is not None and owner_uid(known) == self.uid)
 
         for wave in _waves(changes.write):
             failures += await self._all(wave, Reason.APPLY_REFUSED, write)
@@ -98,11 +98,11 @@ class Applier:
         log.log(level, "%s/%s: %s %s: %s", *self.key, failed.kind, failed.name, failed.message)
         return self.retries.failed(self.key, manifest, failed)
 
-    async def _write(self, intent: Manifest, is_known: bool) -> None:
+    async def _write(self, intent: Manifest, is_owned: bool) -> None:
         kind, meta = kind_of(intent), intent["metadata"]
         if contended := await self.contention.check(self.kube, intent):
             raise ContendedError(contended)
-        if not is_known:
+        if not is_owned:
             await _get_ours(self.kube, intent, self.uid)
         self.store.put(kind, await self.kube.apply(intent))
         self.contention.applied(intent)
@@ -178,7 +178,7 @@ async def _get_ours(kube: Kube, intent: Manifest, uid: str) -> Manifest | None:
     """The live object of the child's name; None: there is none. Raises NotOursError where it is not ours."""
     kind, meta = kind_of(intent), intent["metadata"]
     live = await kube.get(kind, meta["namespace"], meta["name"])
-    if live is None or owner_uid(live) == uid or _is_orphan(live, intent):
+    if live is None or owner_uid(live) == uid or (is_orphan(live) and _has_our_labels(live, intent)):
         return live
     owner = next((o for o in live["metadata"].get("ownerReferences", []) if o.get("controller")), None)
     if owner and _is_service(owner, meta["labels"][contract.LABEL_SERVICE]):
@@ -196,11 +196,9 @@ def _is_service(owner: Manifest, name: str) -> bool:
     return ours and (owner["kind"], owner["name"]) == (INFERENCE_SERVICE.name, name)
 
 
-def _is_orphan(live: Manifest, intent: Manifest) -> bool:
-    """A child of ours without an owner: edited by hand, or left by `kubectl delete --cascade=orphan`. It is adopted.
-
-    Its labels may have been removed, too: managedFields say that we applied it. Labels of another are respected."""
+def _has_our_labels(live: Manifest, intent: Manifest) -> bool:
+    """Of an orphan. They may have been removed, too; labels of another are respected."""
     labels = mapping(live["metadata"].get("labels"))
     ours: dict[str, str] = intent["metadata"]["labels"]
     same = (contract.LABEL_MANAGED_BY, contract.LABEL_SERVICE)
-    return owner_uid(live) is None and all(labels.get(k, ours[k]) == ours[k] for k in same) and bool(owned_fields(live))
+    return all(labels.get(k, ours[k]) == ours[k] for k in same)

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from phasewise_operator.kinds import Manifest
 from phasewise_operator.live_values import mapping, text
-from phasewise_runtime import contract
+from phasewise_operator.trim import is_our_apply
 
 FieldSet = Mapping[str, Any]
 
@@ -23,8 +23,7 @@ FieldSet = Mapping[str, Any]
 def owned_fields(live: Manifest) -> FieldSet:
     """FieldsV1 of our own server-side apply (of the main resource); empty where we never applied."""
     for entry in live["metadata"].get("managedFields", []):
-        ours = entry.get("manager") == contract.FIELD_MANAGER and entry.get("operation") == "Apply"
-        if ours and not entry.get("subresource"):
+        if is_our_apply(entry):
             fields = entry.get("fieldsV1", {})
             return _parsed(fields) if isinstance(fields, str) else fields
     return {}

@@ -51,7 +51,7 @@ class Observer:
     """Pods whose Events are read, by service and uid. It can be lost: they are read again."""
 
     async def observe(self, store: Store, kube: Kube, key: Key, uid: str) -> Observed:
-        """Children that the service with `uid` owns, and all pods of that name."""
+        """Children that the service with `uid` owns or adopts, and all pods of that name."""
         creating = self._asked(key, store.children(key, POD))
         events = await asyncio.gather(*(self._events(kube, key, pod) for pod in creating))
         by_name = {pod["metadata"]["name"]: found for pod, found in zip(creating, events, strict=True)}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from phasewise_operator.api.spec import ScalingMode
 from phasewise_operator.kinds import DEPLOYMENT, POOL_SCALER, SERVICE_ACCOUNT, Manifest
 from phasewise_operator.live_values import mapping
-from phasewise_operator.observed import Observed
+from phasewise_operator.observed import Observed, is_orphan
 from phasewise_operator.reconcile.kept_engines import engine_notes, kept_engines, what_is_behind, with_kept_image
 from phasewise_operator.reconcile.managed_fields import extract, owned_fields, owns
 from phasewise_operator.reconcile.sizes import pool_sizes
@@ -91,9 +91,9 @@ def _to_write(desired: Iterable[Manifest], observed: Observed) -> tuple[Manifest
 
 
 def needs_write(intent: Manifest, observed: Observed) -> bool:
-    """Missing, not what was applied last, or no longer ours in every field."""
+    """Missing, an orphan, not what was applied last, or no longer ours in every field."""
     live = observed.children.get(_ref(intent))
-    if live is None:
+    if live is None or is_orphan(live):
         return True
     annotations = mapping(live["metadata"].get("annotations"))
     applied, desired = annotations.get(contract.ANNOTATION_INTENT), intent["metadata"]["annotations"]

@@ -42,18 +42,19 @@ def plan_rollout(
     gpu_budget: int | None,
     allow_downtime: bool = False,
 ) -> Rollout:
+    """`desired`: each role once, all of one fingerprint: a spec whose pools could not pair is refused before."""
     state = State(desired, running, gpu_budget)
     serving = {(r.role, r.revision) for r in state.all if r.ready and state.service(r.fingerprint) is Service.FULL}
     for role, current in state.current.items():
         current.replicas = min(current.replicas, state.size[role])
     hand_over.drop_failed(state)
     hand_over.shrink_old(state, allow_downtime)
-    blocked = _cannot_pair(state) or _next_replicas(state, allow_downtime)
+    blocked = _next_replicas(state, allow_downtime)
     hand_over.grow_old(state, blocked != "")
     surge = state.surge_fits()
     return Rollout(
         {role: current.replicas for role, current in state.current.items()},
-        {(r.role, r.revision): r.replicas for r in state.old},
+        {(r.role, r.revision): r.replicas for r in state.kept},
         messages.reason(state, any(r.replicas for r in running if (r.role, r.revision) not in _keys(state))),
         blocked,
         surge,
@@ -63,18 +64,6 @@ def plan_rollout(
 
 def _keys(state: State) -> set[tuple[str, str]]:
     return {(c.role, c.revision) for c in state.current.values()}
-
-
-def _cannot_pair(state: State) -> str:
-    """What works is not given up for pools that cannot pair."""
-    kept = next(iter(state.other_groups()), None)
-    if state.new is not None or kept is None or state.service(kept) is Service.NONE:
-        return ""
-    for current in state.current.values():
-        if current.fingerprint != kept and any(r.role == current.role for r in state.old):
-            current.replicas = 0
-    hand_over.add(state, {r: state.size[r] if c.fingerprint == kept else c.replicas for r, c in state.current.items()})
-    return messages.CANNOT_PAIR
 
 
 def _next_replicas(state: State, allow_downtime: bool) -> str:

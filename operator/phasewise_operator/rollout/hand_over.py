@@ -32,7 +32,7 @@ def _shrink_old(state: State, released: int) -> None:
     for role, current in state.current.items():
         _keep(state, state.new, role, max(0, state.size[role] - current.serving - released))
     left = {role: max(0, state.size[role] - state.handed_over(role) - released) for role in state.roles}
-    last = all(state.handed_over(role) >= state.size[role] for role in state.roles) and state.new is not None
+    last = all(state.handed_over(role) >= state.size[role] for role in state.roles)
     for n, fingerprint in enumerate(state.other_groups()):
         alike = state.same_shape(fingerprint)
         spare = n > 0 and state.service(fingerprint) <= Service.SERVED
@@ -48,7 +48,7 @@ def _shrink_old(state: State, released: int) -> None:
             left = dict.fromkeys(left, 0)
 
 
-def _keep(state: State, fingerprint: str | None, role: str, most: int) -> None:
+def _keep(state: State, fingerprint: str, role: str, most: int) -> None:
     """Shrink the old revisions of one pool to so many replicas together, those that serve last."""
     old = [r for r in state.old if r.fingerprint == fingerprint and r.role == role]
     for revision in sorted(old, key=lambda r: (r.ready, r.served), reverse=True):
@@ -113,8 +113,7 @@ def release(state: State, needed: int, guarded: bool) -> bool:
 
 def _candidates(state: State) -> Iterator[Revision]:
     """Of the groups the least worth first; in a group of the pool with the largest part of its size."""
-    groups = [*reversed(state.other_groups()), *([state.new] if state.new else [])]
-    for fingerprint in groups:
+    for fingerprint in (*reversed(state.other_groups()), state.new):
         old = [r for r in state.old if r.fingerprint == fingerprint]
         yield from sorted(old, key=lambda r: (r.ready > 0, -r.replicas / max(1, state.size.get(r.role, 1))))
     replaced = {r.role for r in state.old}
@@ -157,10 +156,11 @@ def grow_old(state: State, blocked: bool) -> None:
         return
     fingerprint = state.other_groups()[0]
     waiting = not blocked and any(c.replicas < min(1, state.size[role]) for role, c in state.current.items())
-    if waiting or not state.same_shape(fingerprint) or state.service(fingerprint) < Service.FULL:
+    pools = {r.role for r in state.group(fingerprint)}
+    if waiting or not state.same_shape(fingerprint) or not all(state.ready(fingerprint, role) for role in pools):
         return
     for role in state.roles:
-        pool = [r for r in state.old if r.role == role and r.fingerprint != state.new]
+        pool = [r for r in state.former if r.role == role and r.fingerprint != state.new]
         grown = max((r for r in pool if r.fingerprint == fingerprint), key=lambda r: r.replicas, default=None)
         if grown is None:
             continue

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from phasewise_operator.rollout.state import Service, State
-
-CANNOT_PAIR: Final = (
-    "prefill and decode of the new revision could not read each other's KV cache, so the old revision goes on serving: "
-    "make image, args and environment equal in both pools"
-)
 
 
 def no_room(state: State, needed: int) -> str:

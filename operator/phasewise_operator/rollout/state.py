@@ -89,14 +89,11 @@ class State:
         for current in self.current.values():
             if seen := found.get((current.role, current.revision)):
                 _observe(current, seen)
+                current.ready = seen.available
         self.former = [_former(r) for key, r in found.items() if key not in keys]
         self.all = [*self.current.values(), *self.former]
-        fingerprints = {d.fingerprint for d in desired}
-        self.new = desired[0].fingerprint if len(fingerprints) == 1 else None
-        """Fingerprint of the group that the spec asks for; None: its pools could not pair."""
-        for current in self.current.values():
-            if self.new and (key := (current.role, current.revision)) in found:
-                current.ready = found[key].available
+        self.new = desired[0].fingerprint
+        """Fingerprint of the group that the spec asks for."""
         self._shapes: dict[str, set[str]] = {}
         for r in self.all:
             if r.replicas or r.current:
@@ -108,6 +105,15 @@ class State:
         """Revisions that the spec does not ask for and that still have replicas."""
         return [r for r in self.former if r.replicas]
 
+    @property
+    def kept(self) -> list[Revision]:
+        """`old`, and one revision of each pool of their groups that has no replicas: it may be scaled again."""
+        groups = {r.fingerprint for r in self.old} - {self.new}
+        found = {(r.fingerprint, r.role): r for r in self.former if r.fingerprint in groups}
+        for revision in self.old:
+            found.pop((revision.fingerprint, revision.role), None)
+        return [*self.old, *found.values()]
+
     def group(self, fingerprint: str) -> list[Revision]:
         return [r for r in self.all if r.fingerprint == fingerprint and (r.replicas or r.current)]
 
@@ -115,16 +121,16 @@ class State:
         """Whether the group has the roles that the spec has: a decode pool does more without a prefill pool."""
         return self._shapes[fingerprint] == set(self.roles)
 
-    def ready(self, fingerprint: str | None, role: str, now: bool = False) -> int:
+    def ready(self, fingerprint: str, role: str, now: bool = False) -> int:
         """`now`: also pods that have only just become ready."""
         pool = [r for r in self.all if r.fingerprint == fingerprint and r.role == role]
         return sum(min(r.routable, r.replicas) if now else r.serving for r in pool)
 
-    def service(self, fingerprint: str | None, now: bool = False) -> Service:
+    def service(self, fingerprint: str, now: bool = False) -> Service:
         """What the group can do after the step. `now`: also with pods that have only just become ready.
 
         A pool that is to have no replicas is not missed."""
-        roles = self._shapes.get(fingerprint or "", set())
+        roles = self._shapes.get(fingerprint, set())
         shape = {role for role in roles if self.size.get(role, 1)} or roles
         if shape and all(self.ready(fingerprint, role, now) for role in shape):
             return Service.FULL
@@ -148,7 +154,7 @@ class State:
     def handed_over(self, role: str) -> int:
         """Replicas of an old pool whose share of the traffic the new group can serve, with all its pools."""
         shares = (self.size[role] * self.ready(self.new, r) // self.size[r] for r in self.roles if self.size[r])
-        return 0 if self.new is None else min(self.size[role], min(shares, default=self.size[role]))
+        return min(self.size[role], min(shares, default=self.size[role]))
 
     def gpus_free(self) -> int:
         """GPUs of the budget that no pod holds, and no replica that is still to become one."""
