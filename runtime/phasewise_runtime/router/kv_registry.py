@@ -273,7 +273,7 @@ class KvRegistry:
         prefill, decode = (state.pod for state in self._states(pair))
         extra = {"prefill_pod": prefill.name, "decode_pod": decode.name, "reason": after.reason}
         if after.state == kv_paths.FAILED:
-            log.error("KV transfer fails: requests go round it", extra=extra)
+            log.warning("KV transfer fails: requests go round it", extra=extra)
             for wait in tuple(self._waits):
                 if wait.pair == pair:
                     wait.cut()

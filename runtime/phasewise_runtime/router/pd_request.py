@@ -16,7 +16,14 @@ from phasewise_runtime.contract import DECODE
 from phasewise_runtime.router import protocol as proto
 from phasewise_runtime.router.assembly import NotAssemblableError
 from phasewise_runtime.router.context import RouterContext
-from phasewise_runtime.router.engine_client import EngineAnswer, EngineError, cut_off, parse_answer, read_answer
+from phasewise_runtime.router.engine_client import (
+    DISCONNECTED,
+    EngineAnswer,
+    EngineError,
+    cut_off,
+    parse_answer,
+    read_answer,
+)
 from phasewise_runtime.router.headers import Headers
 from phasewise_runtime.router.kv_paths import KV_PARAMS_MISSING, PROMPT_MISMATCH
 from phasewise_runtime.router.pending import IN_DECODE, IN_PREFILL, IN_QUEUE
@@ -106,7 +113,7 @@ class PDRequest:
 
     def _cut_off(self, failure: EngineError) -> EngineError:
         """Why the decode request failed, where it is that this router ended it."""
-        cut = self._inflight.cut if self._inflight is not None else None
+        cut = self._inflight.cut if self._inflight is not None and failure.reason == DISCONNECTED else None
         return cut_off(failure.pod, cut.result()) if cut is not None and cut.done() else failure
 
     def _mark_failed(self, failure: EngineError) -> None:
