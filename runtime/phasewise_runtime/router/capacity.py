@@ -1,7 +1,8 @@
 """Which pods can serve a request together, and how much they can take beside the others. Pure.
 
 A group is the decode pods of one KV fingerprint, with the prefill pods whose KV they can read. Revisions with different
-fingerprints, and pods with and without a prefill pool, are different groups.
+fingerprints, and pods with and without a prefill pool, are different groups; so are, of one fingerprint, decode pods
+that get KV from a prefill pod and those that get it from none.
 
 Capacity is counted in GPUs (in pods, on CPU). A pod without a prefill pool does all the work of its requests, so it
 counts as it is. Of prefill and decode pods the scarcer ones decide. How many of each belong together is what the
@@ -12,7 +13,7 @@ prefill pods ready has a third of the capacity of both roles, however many decod
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from phasewise_runtime.contract import DECODE, PREFILL
@@ -54,24 +55,38 @@ def groups(prefills: Sequence[Candidate], decodes: Sequence[Candidate], known: S
     Those that miss their prefill pods take part only where they are more than all that is complete: a single new pair
     must not get the requests of ten old pods.
     """
-    peers = _by_fingerprint(prefills)
-    pools = {fingerprint: (peers.get(fingerprint, []), pods) for fingerprint, pods in _by_fingerprint(decodes).items()}
+    pools = list(_pools(prefills, decodes))
     largest = _largest(pools, known)
-    found = [Group(*pool, _capacity(*pool, largest)) for pool in pools.values()]
+    found = [Group(*pool, _capacity(*pool, largest)) for pool in pools]
     complete = [g for g in found if g.complete]
     missing = sum(g.capacity for g in found if not g.complete)
     return complete if sum(g.capacity for g in complete) >= missing else found
 
 
-_Pools = Mapping[str, tuple[Sequence[Candidate], Sequence[Candidate]]]
+_Pool = tuple[Sequence[Candidate], Sequence[Candidate]]
 
 
-def _largest(pools: _Pools, known: Sizes) -> tuple[int, int]:
+def _pools(prefills: Sequence[Candidate], decodes: Sequence[Candidate]) -> Iterator[_Pool]:
+    peers = _by_fingerprint(prefills)
+    for fingerprint, pods in _by_fingerprint(decodes).items():
+        found = peers.get(fingerprint, [])
+        uids = {p.pod.uid for p in found}
+        paired, unpaired = list[Candidate](), list[Candidate]()
+        for pod in pods:
+            (paired if found and (pod.peers is None or not uids.isdisjoint(pod.peers)) else unpaired).append(pod)
+        if paired:
+            yield found, paired
+        if unpaired:
+            yield [], unpaired
+
+
+def _largest(pools: Iterable[_Pool], known: Sizes) -> tuple[int, int]:
     """The most prefill and the most decode pods of any fingerprint that has both; 0 where none has."""
     both = [
         (max(_size(ps), known.get((PREFILL, fp), 0)), max(_size(ds), known.get((DECODE, fp), 0)))
-        for fp, (ps, ds) in pools.items()
+        for ps, ds in pools
         if ps
+        for fp in (ds[0].pod.fingerprint,)
     ]
     return max((p for p, _ in both), default=0), max((d for _, d in both), default=0)
 

@@ -1,4 +1,4 @@
-"""HTTP client of the engines: sends the prefill and the decode request. Only health probes go to engines without it."""
+"""HTTP client of the engines for clients' requests, prefill and decode, and for health probes."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ KEEPALIVE_SECONDS = 2.0
 ENGINE_DIED = "engine_died"
 """The engine process ended by itself while it had the request: the request may be the cause."""
 DISCONNECTED = "disconnected"
+POD_GONE = "pod_gone"
+KV_PATH_FAILED = "kv_path_failed"
+"""The request waited on KV that does not flow: it is sent elsewhere, and the pod is not to blame for it alone."""
 TRUNCATED = "truncated"
 _MAY_HAVE_DIED = frozenset({STALE, DISCONNECTED, TRUNCATED})
 _ENGINE_DEAD = b"EngineCore encountered an issue"
@@ -85,11 +88,11 @@ class EngineClient:
         self._settings = settings
 
     async def prefill(
-        self, pod: Pod, path: str, headers: Headers, body: bytes, *, deadline: float, pod_gone: asyncio.Future[None]
+        self, pod: Pod, path: str, headers: Headers, body: bytes, *, deadline: float, cut: asyncio.Future[str]
     ) -> EngineAnswer:
         """Send the prefill request. Returns a 200 or a 4xx; every other status raises EngineError."""
         timeout = self._timeout(deadline, self._settings.prefill_seconds)
-        response = await _unless_pod_gone(pod, pod_gone, self._send(pod, path, headers, body, timeout))
+        response = await _unless_cut(pod, cut, self._send(pod, path, headers, body, timeout))
         return await read_answer(response, pod)
 
     async def decode(
@@ -101,12 +104,12 @@ class EngineClient:
         *,
         deadline: float,
         streamed: bool,
-        pod_gone: asyncio.Future[None],
+        cut: asyncio.Future[str],
     ) -> aiohttp.ClientResponse:
         """Send the decode request; returns at the response head, with a status that may be passed to the client."""
         silence = max(self._settings.first_token_seconds, self._settings.gap_seconds) if streamed else None
         timeout = self._timeout(deadline, silence)
-        response = await _unless_pod_gone(pod, pod_gone, self._send(pod, path, headers, body, timeout))
+        response = await _unless_cut(pod, cut, self._send(pod, path, headers, body, timeout))
         if response.status in RETRIED_STATUS:
             await read_answer(response, pod)
         return response
@@ -174,20 +177,27 @@ class EngineClient:
             raise EngineError(pod, DISCONNECTED, "the connection broke before an answer") from e
 
 
-async def _unless_pod_gone(
-    pod: Pod, pod_gone: asyncio.Future[None], sending: Coroutine[Any, Any, aiohttp.ClientResponse]
+async def _unless_cut(
+    pod: Pod, cut: asyncio.Future[str], sending: Coroutine[Any, Any, aiohttp.ClientResponse]
 ) -> aiohttp.ClientResponse:
-    """The response; once the pod is gone, this wait and the response end: its connection may stay open for ever."""
+    """The response. Once it is cut, this wait and the response end: a dead pod's connection may stay open for ever."""
     task = asyncio.ensure_future(sending)
     try:
-        await asyncio.wait((task, pod_gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((task, cut), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise EngineError(pod, DISCONNECTED, "the pod is gone", hard=True)
+            raise cut_off(pod, cut.result())
     finally:
         task.cancel()
     response = task.result()
-    pod_gone.add_done_callback(lambda _: response.close())
+    cut.add_done_callback(lambda _: response.close())
     return response
+
+
+def cut_off(pod: Pod, reason: str) -> EngineError:
+    """Why a request was ended by the router."""
+    if reason == KV_PATH_FAILED:
+        return EngineError(pod, KV_PATH_FAILED, "the KV transfer that it waited on fails", blame=False)
+    return EngineError(pod, DISCONNECTED, "the pod is gone", hard=True)
 
 
 def _timed_out(pod: Pod, error: asyncio.TimeoutError) -> EngineError:

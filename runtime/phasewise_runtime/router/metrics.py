@@ -9,7 +9,6 @@ from phasewise_runtime.contract import (
     METRIC_ACTIVE,
     METRIC_ARRIVALS,
     METRIC_ITL,
-    METRIC_KV_TRANSFER_OK,
     METRIC_QUEUE_DEPTH,
     METRIC_SLO_REQUESTS,
     METRIC_TTFT,
@@ -64,8 +63,7 @@ class Metrics:
         text = "Requests whose prefill and decode engine counted different prompt tokens."
         self.prompt_mismatches = counter("prompt_token_mismatches", text, "fingerprint")
         self.kv_params_missing = counter("kv_params_missing", "Prefill answers without KV parameters.", "pod")
-        text = "1: the last KV transfer led to a first token; 0: prefill answered without KV parameters."
-        self.kv_transfer_ok = gauge(METRIC_KV_TRANSFER_OK, text, "pod")
+        self.kv_canaries = counter("kv_canaries", "Canaries that tried a KV transfer, by result.", "result")
         self.ejections = counter("ejections", "Pods ejected after failures.", "role", "pod", "reason")
         self.pods = gauge("pods", "Engine pods by role and state.", "role", "state")
         self.unmeasured = counter("unmeasured_requests", "Answered requests without TTFT or ITL.", "metric", "reason")
@@ -85,7 +83,7 @@ class Metrics:
 
     def forget_pod(self, name: str) -> None:
         """Drop the series of a pod that is gone: a pool that scales up and down would otherwise fill the exposition."""
-        for metric in (self.kv_transfer_ok, self.kv_params_missing, self.ejections):
+        for metric in (self.kv_params_missing, self.ejections):
             metric.remove_by_labels({"pod": name})
 
 

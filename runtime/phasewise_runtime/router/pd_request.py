@@ -12,18 +12,26 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from phasewise_runtime.contract import DECODE, PREFILL
+from phasewise_runtime.contract import DECODE
 from phasewise_runtime.router import protocol as proto
-from phasewise_runtime.router.admission import no_engine
 from phasewise_runtime.router.assembly import NotAssemblableError
 from phasewise_runtime.router.context import RouterContext
-from phasewise_runtime.router.engine_client import EngineAnswer, EngineError, parse_answer, read_answer
+from phasewise_runtime.router.engine_client import (
+    DISCONNECTED,
+    EngineAnswer,
+    EngineError,
+    cut_off,
+    parse_answer,
+    read_answer,
+)
 from phasewise_runtime.router.headers import Headers
+from phasewise_runtime.router.kv_paths import KV_PARAMS_MISSING, PROMPT_MISMATCH
 from phasewise_runtime.router.pending import IN_DECODE, IN_PREFILL, IN_QUEUE
+from phasewise_runtime.router.placement import choose_pods, other_decode
 from phasewise_runtime.router.pod_registry import InflightRequest
 from phasewise_runtime.router.pods import Pod
-from phasewise_runtime.router.policy import Choice, choose, choose_decode
-from phasewise_runtime.router.retry import NOT_ASSEMBLABLE, PROMPT_MISMATCH, RetryState, in_our_words
+from phasewise_runtime.router.policy import Choice
+from phasewise_runtime.router.retry import NOT_ASSEMBLABLE, RetryState, in_our_words
 from phasewise_runtime.router.sse import StreamReader
 from phasewise_runtime.router.stream import DecodeStream
 from phasewise_runtime.router.timing import Timing, now
@@ -31,7 +39,6 @@ from phasewise_runtime.router.timing import Timing, now
 log = logging.getLogger(__name__)
 
 PREFILL_REFUSED = "prefill_refused"
-KV_PARAMS_MISSING = "kv_params_missing"
 MIN_SECONDS_LEFT = 1.0
 """Least deadline of an attempt: aiohttp takes 0 for no limit."""
 
@@ -74,12 +81,14 @@ class PDRequest:
         while True:
             self.pending.enter(IN_QUEUE)
             self.stream = self._inflight = None
-            choice = await self._choose()
+            decode_only = self._request.decode_only or self._retry.decode_only()
+            choice = await choose_pods(self._context, self._retry, decode_only)
             try:
                 self._place(choice.decode)
                 kv = await self._prefill(choice)
                 answer = await self._decode(choice, kv)
-            except EngineError as failure:
+            except EngineError as raised:
+                failure = self._cut_off(raised)
                 self._mark_failed(failure)
                 self._attempt.close()
                 await self.examine(failure)
@@ -102,22 +111,10 @@ class PDRequest:
                 self._context.pod_registry.report_failure(failure.pod, failure.reason, hard=failure.hard)
             self._retry.by_pod[failure.pod.uid] += 1
 
-    # --- choosing --------------------------------------------------------------------------------------------
-    async def _choose(self) -> Choice:
-        pod_registry, hold = self._context.pod_registry, self._context.settings.hold_seconds
-        until = now() + hold
-        while True:
-            choice = choose(
-                pod_registry.candidates(PREFILL, self._retry.by_pod),
-                pod_registry.candidates(DECODE, self._retry.by_pod),
-                known=pod_registry.sizes,
-                decode_only=self._request.decode_only or self._retry.decode_only(),
-                round_robin=next(self._context.round_robin),
-            )
-            if choice is not None:
-                return choice
-            if not await pod_registry.changed(until - now()):
-                raise no_engine(hold)
+    def _cut_off(self, failure: EngineError) -> EngineError:
+        """Why the decode request failed, where it is that this router ended it."""
+        cut = self._inflight.cut if self._inflight is not None and failure.reason == DISCONNECTED else None
+        return cut_off(failure.pod, cut.result()) if cut is not None and cut.done() else failure
 
     def _mark_failed(self, failure: EngineError) -> None:
         """A decode request that its pod broke has not succeeded, even after a first token."""
@@ -141,7 +138,7 @@ class PDRequest:
         log.warning("engine request failed", extra={"request_id": self.request_id, **failure.log_fields()})
         if failure.suspect_prefill and self.prefill_pod is not None:
             self._retry.by_pod[self.prefill_pod.uid] += 1
-            self._context.pod_registry.report_failure(self.prefill_pod, "kv_not_loaded", hard=False)
+            self._context.pod_registry.kv.report_load_failure(self.prefill_pod, failure.pod, now())
         if pods := self._retry.engines_died:
             self._context.metrics.engine_died_requests.inc()
             extra = {"request_id": self.request_id, "pods": pods}
@@ -162,9 +159,14 @@ class PDRequest:
         began = now()
         self.pending.enter(IN_PREFILL)
         body = proto.encode(proto.prefill_body(self._request, pod.model))
-        with self._context.pod_registry.reserve(pod), self._context.pod_registry.inflight(pod) as request:
+        pod_registry = self._context.pod_registry
+        with (
+            pod_registry.reserve(pod),
+            pod_registry.inflight(pod) as request,
+            pod_registry.waiting_for_kv(pod, choice.decode, request),
+        ):
             answer = await self._context.engine_client.prefill(
-                pod, self._request.endpoint.value, self._headers, body, deadline=self._left(), pod_gone=request.pod_gone
+                pod, self._request.endpoint.value, self._headers, body, deadline=self._left(), cut=request.cut
             )
             self.timing.prefill = now() - began
             kv = self._kv_params(pod, answer)
@@ -179,7 +181,7 @@ class PDRequest:
         read = parse_answer(pod, answer, "the prefill answer")
         if read.kv_params is None:
             self._context.metrics.kv_params_missing.labels(pod.name).inc()
-            self._context.metrics.kv_transfer_ok.labels(pod.name).set(0)
+            self._context.pod_registry.kv.report_prefill_failure(pod, KV_PARAMS_MISSING, now())
             log.warning("prefill answered without KV parameters: check its KV connector", extra={"pod": pod.name})
             return self._skip_prefill(KV_PARAMS_MISSING)
         self._context.frames.learn(pod, self._request, read.body)
@@ -193,7 +195,7 @@ class PDRequest:
     async def _decode(self, choice: Choice, kv: Mapping[str, Any] | None) -> EngineAnswer | DecodeStream:
         pod = choice.decode
         if kv is not None and not self._context.pod_registry.accepts_placed(pod):
-            pod = self._other_decode(choice) or pod
+            pod = self._other_decode() or pod
             self._place(pod)
         while True:
             try:
@@ -202,16 +204,15 @@ class PDRequest:
                 if failure.sent or kv is None:
                     raise
                 self.blame(failure)
-                other = self._other_decode(choice)
+                other = self._other_decode()
                 if other is None:
                     raise
                 self._context.metrics.retries.labels(DECODE, failure.reason).inc()
                 pod = other
                 self._place(pod)
 
-    def _other_decode(self, choice: Choice) -> Pod | None:
-        candidates = self._context.pod_registry.candidates(DECODE, self._retry.by_pod)
-        return choose_decode(candidates, choice.decode.fingerprint, round_robin=next(self._context.round_robin))
+    def _other_decode(self) -> Pod | None:
+        return other_decode(self._context, self._retry, self.prefill_pod) if self.prefill_pod is not None else None
 
     async def _decode_on(self, pod: Pod, kv: Mapping[str, Any] | None) -> EngineAnswer | DecodeStream:
         context, request = self._context, self._request
@@ -225,6 +226,9 @@ class PDRequest:
             self.pending.leave()
         self.timing.decode_sent = now()
         self._inflight = self._attempt.enter_context(context.pod_registry.inflight(pod))
+        waiting = self._attempt.enter_context(contextlib.ExitStack())
+        if self.prefill_pod is not None:
+            waiting.enter_context(context.pod_registry.waiting_for_kv(self.prefill_pod, pod, self._inflight))
         response = await context.engine_client.decode(
             pod,
             request.endpoint.value,
@@ -232,7 +236,7 @@ class PDRequest:
             body,
             deadline=self._left(),
             streamed=streamed,
-            pod_gone=self._inflight.pod_gone,
+            cut=self._inflight.cut,
         )
         self._attempt.callback(response.close)
         if response.status != 200 or response.content_type != "text/event-stream":
@@ -247,6 +251,7 @@ class PDRequest:
         )
         self._attempt.callback(stream.close)
         self.head = await stream.until_answered()
+        waiting.close()
         self.check_prompt(pod, stream.reader.usage)
         self.pending.leave()
         self._succeeded(pod)
@@ -259,7 +264,7 @@ class PDRequest:
         if self.prefill_pod is not None:
             # Only now: the decode pod could load the KV.
             self._context.pod_registry.report_success(self.prefill_pod)
-            self._context.metrics.kv_transfer_ok.labels(self.prefill_pod.name).set(1)
+            self._context.pod_registry.kv.report_success(self.prefill_pod, pod, now())
 
     def _passed_through(self, pod: Pod, answer: EngineAnswer) -> EngineAnswer:
         """A complete answer of the engine; only KV parameters are taken out of it."""
@@ -286,6 +291,7 @@ class PDRequest:
         self._context.metrics.prompt_mismatches.labels(self.prefill_pod.fingerprint).inc()
         message = "prefill and decode engine counted different prompt tokens"
         pods = {"prefill_pod": self.prefill_pod.name, "decode_pod": pod.name}
+        self._context.pod_registry.kv.report_failure(self.prefill_pod, pod, PROMPT_MISMATCH, now())
         counted = {"prefill_tokens": self._prefilled_tokens, "decode_tokens": decoded}
         log.error(message, extra={"request_id": self.request_id, **pods, **counted})
         raise EngineError(pod, PROMPT_MISMATCH, message, blame=False)

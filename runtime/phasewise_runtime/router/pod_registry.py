@@ -16,7 +16,9 @@ from phasewise_runtime.contract import DECODE, ENGINE_ROLES
 from phasewise_runtime.router import breaker as brk
 from phasewise_runtime.router.breaker import Breaker
 from phasewise_runtime.router.capacity import Sizes, sizes_of
-from phasewise_runtime.router.collectors import LoadsCollector
+from phasewise_runtime.router.collectors import KvCollector, LoadsCollector
+from phasewise_runtime.router.engine_client import KV_PATH_FAILED, POD_GONE
+from phasewise_runtime.router.kv_registry import KvRegistry
 from phasewise_runtime.router.loads import Loads
 from phasewise_runtime.router.metrics import Metrics
 from phasewise_runtime.router.pods import Candidate, Pod
@@ -36,8 +38,7 @@ class _Entry:
     breaker: Breaker = field(default_factory=Breaker)
     half_open_request: object | None = None
     """Stands for the request that is let through while the breaker is half-open."""
-    inflight: set[asyncio.Future[None]] = field(default_factory=set["asyncio.Future[None]"])
-    """`pod_gone` of the requests in flight."""
+    inflight: set[InflightRequest] = field(default_factory=set["InflightRequest"])
 
     @property
     def closed_to_requests(self) -> bool:
@@ -56,10 +57,14 @@ class _Entry:
 class InflightRequest:
     """A prefill or decode request in flight to a pod."""
 
-    pod_gone: asyncio.Future[None]
-    """Done when the pod is gone and the request has to end."""
+    cut: asyncio.Future[str]
+    """Done when the request has to end: POD_GONE or KV_PATH_FAILED."""
     succeeded: bool = False
     """The pod served it: it gave KV parameters or a first token, and its end was not the pod's fault."""
+
+    def end(self, reason: str) -> None:
+        if not self.cut.done():
+            self.cut.set_result(reason)
 
 
 class PodRegistry:
@@ -67,6 +72,8 @@ class PodRegistry:
         self._entries: dict[str, _Entry] = {}
         self._loads = Loads()
         metrics.registry.register(LoadsCollector(self._loads, clock))
+        self.kv = KvRegistry(self._notify)
+        metrics.registry.register(KvCollector(self.kv, clock))
         self._metrics = metrics
         self._clock = clock
         self._changed = asyncio.Event()
@@ -99,11 +106,8 @@ class PodRegistry:
     # --- read by requests ------------------------------------------------------------------------------------
     def candidates(self, role: str, tried: Mapping[str, int] | None = None) -> list[Candidate]:
         seen = tried or {}
-        return [
-            Candidate(e.pod, e.load, e.closed_to_requests, seen.get(e.pod.uid, 0))
-            for e in self._entries.values()
-            if e.pod.role == role and e.pod.usable
-        ]
+        pods = [e for e in self._entries.values() if e.pod.role == role and e.pod.usable]
+        return [self._candidate(e, seen.get(e.pod.uid, 0)) for e in pods]
 
     def can_serve(self) -> bool:
         """At least one decode pod takes requests now."""
@@ -152,18 +156,24 @@ class PodRegistry:
         entry = self._entries.get(pod.uid)
         request = InflightRequest(asyncio.get_running_loop().create_future())
         if entry is None:
-            request.pod_gone.set_result(None)
+            request.end(POD_GONE)
         else:
-            entry.inflight.add(request.pod_gone)
+            entry.inflight.add(request)
         self._metrics.inflight.labels(pod.role).inc()
         self._loads.begin(pod.role, pod.name, self._clock())
         try:
             yield request
         finally:
             if entry is not None:
-                entry.inflight.discard(request.pod_gone)
+                entry.inflight.discard(request)
             self._metrics.inflight.labels(pod.role).dec()
             self._loads.end(pod.role, pod.name, self._clock(), succeeded=request.succeeded)
+
+    @contextlib.contextmanager
+    def waiting_for_kv(self, prefill: Pod, decode: Pod, request: InflightRequest) -> Generator[None, None, None]:
+        """Count a request as waiting on the KV of `prefill`; it ends where that is found not to flow."""
+        with self.kv.waiting(prefill, decode, self._clock(), lambda: request.end(KV_PATH_FAILED)):
+            yield
 
     # --- fed by requests and health --------------------------------------------------------------------------
     def report_success(self, pod: Pod) -> None:
@@ -194,7 +204,13 @@ class PodRegistry:
             self._set(entry, brk.on_probe(entry.breaker, self._clock(), ok=ok))
 
     # --- inside ----------------------------------------------------------------------------------------------
+    def _candidate(self, entry: _Entry, tried: int) -> Candidate:
+        pod, kv = entry.pod, self.kv
+        known = (kv.proved(pod), kv.open_to(pod), kv.failed_with(pod))
+        return Candidate(pod, entry.load, entry.closed_to_requests, tried, *known)
+
     def _put(self, pod: Pod) -> None:
+        self.kv.put(pod, self._clock())
         entry = self._entries.get(pod.uid)
         if entry is None:
             self._entries[pod.uid] = _Entry(pod)
@@ -211,6 +227,7 @@ class PodRegistry:
 
     def _drop(self, uid: str) -> None:
         entry = self._entries.pop(uid, None)
+        self.kv.drop(uid)
         if entry:
             log.info("pod removed", extra={"pod": entry.pod.name, "role": entry.pod.role})
             if not any(e.pod.name == entry.pod.name for e in self._entries.values()):
@@ -221,8 +238,8 @@ class PodRegistry:
 
     def _end_requests(self, entry: _Entry) -> None:
         if entry.pod.uid not in self._entries:
-            for pod_gone in entry.inflight:
-                pod_gone.set_result(None)
+            for request in entry.inflight:
+                request.end(POD_GONE)
 
     def _is_last(self, entry: _Entry) -> bool:
         """No other pod could take its requests. Never true of prefill pods: a decode pod can do both phases."""

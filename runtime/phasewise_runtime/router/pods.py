@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -37,6 +37,8 @@ class Pod:
     aggregated: bool = False
     """A decode pod of a revision without a prefill pool: it is made for both phases."""
     gpus: int = 0
+    container: str = ""
+    """Id of its engine's container: another one after a restart; empty where it is not known."""
 
     @property
     def size(self) -> int:
@@ -69,6 +71,15 @@ class Candidate:
     ejected: bool = False
     tried: int = 0
     """Times this request has failed there."""
+    proved: bool = True
+    """False: it is new, and takes no requests while others can."""
+    peers: Set[str] | None = None
+    """Of a decode pod: the prefill pods, by uid, whose KV it is known to get. None: all of its fingerprint."""
+    failed_peers: Set[str] = frozenset()
+    """Those whose KV it does not get."""
+
+    def takes_kv_of(self, prefill: Pod) -> bool:
+        return self.pod.fingerprint == prefill.fingerprint and (self.peers is None or prefill.uid in self.peers)
 
 
 def pod_from_api(raw: Mapping[str, Any]) -> Pod | None:
@@ -79,7 +90,9 @@ def pod_from_api(raw: Mapping[str, Any]) -> Pod | None:
     role = labels.get(LABEL_ROLE, "")
     if role not in ENGINE_ROLES or not meta.get("uid"):
         return None
-    config, gpus = _engine_config(raw), labels.get(LABEL_GPUS, "")
+    engine, gpus = _engine_container(raw), labels.get(LABEL_GPUS, "")
+    config = _engine_config(engine)
+    running = (c for c in status.get("containerStatuses") or () if c.get("name") == engine.get("name"))
     return Pod(
         uid=str(meta["uid"]),
         name=str(meta.get("name", "")),
@@ -91,21 +104,29 @@ def pod_from_api(raw: Mapping[str, Any]) -> Pod | None:
         model=_text(config.get("model_name")),
         aggregated=config.get("disaggregated") is False,
         gpus=int(gpus) if _COUNT.fullmatch(gpus) else 0,
+        container=_text(next(running, {}).get("containerID")),
     )
 
 
-def _engine_config(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+def _engine_container(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The container in the pod's spec that has the launcher's configuration; empty where none has."""
+    spec: Mapping[str, Any] = raw.get("spec") or {}
+    return next((c for c in spec.get("containers") or () if _variable(c) is not None), {})
+
+
+def _variable(container: Mapping[str, Any]) -> object:
+    return next((e.get("value") for e in container.get("env") or () if e.get("name") == ENV_ENGINE_CONFIG), None)
+
+
+def _engine_config(engine: Mapping[str, Any]) -> Mapping[str, Any]:
     """The launcher's configuration, which stands in the pod's own spec; empty where it cannot be read.
 
     It is read instead of a label or an annotation: pods of earlier versions have it too, no user's template can replace
     it, and a model's name may hold characters that labels do not allow.
     """
-    spec: Mapping[str, Any] = raw.get("spec") or {}
-    variables = [e for container in spec.get("containers") or () for e in container.get("env") or ()]
-    text = next((e.get("value") for e in variables if e.get("name") == ENV_ENGINE_CONFIG), None)
     try:
         # Kubernetes puts one dollar in place of two.
-        config = json.loads(_text(text).replace("$$", "$"))
+        config = json.loads(_text(_variable(engine)).replace("$$", "$"))
     except (ValueError, RecursionError):
         return {}
     return cast("Mapping[str, Any]", config) if isinstance(config, dict) else {}
@@ -137,4 +158,5 @@ def pod_from_file(raw: Mapping[str, Any]) -> Pod:
         port=port,
         model=_text(raw.get("model")),
         aggregated=raw.get("aggregated") is True,
+        container=_text(raw.get("container")),
     )

@@ -2,11 +2,13 @@
 
 Rules, in order:
 1. Only usable pods that are not ejected; pods this request has failed on least often come first.
-2. Prefill and decode are paired only where their KV fingerprints are equal. Pods of different fingerprints, as in a
-   rollout, and pods with and without a prefill pool share the requests by their capacity (`capacity`, `split`).
-3. Where the decode pod has no prefill pod that can take the request, the request is decode-only: its decode pod does
+2. Pods that are new, of which nothing is proved yet, take requests only where no others can.
+3. Prefill and decode are paired only where their KV fingerprints are equal and KV is known to flow between the two. Pods
+   of different fingerprints, as in a rollout, and pods with and without a prefill pool share the requests by their
+   capacity (`capacity`, `split`).
+4. Where the decode pod has no prefill pod that can take the request, the request is decode-only: its decode pod does
    both phases, and the reason says why.
-4. Among equal pods the least loaded one, in relation to its GPUs.
+5. Among equal pods the least loaded one, in relation to its GPUs.
 Ties are broken by `round_robin`, a count that the caller increments, so that equal pods share the work.
 """
 
@@ -25,6 +27,10 @@ NOT_DISAGGREGATED = "not_disaggregated"
 NO_PREFILL_POD = "no_prefill_pod"
 PREFILL_EJECTED = "prefill_ejected"
 PREFILL_FAILED = "prefill_failed"
+KV_NOT_PROVED = "kv_not_proved"
+"""It is not known yet whether KV flows between the decode pod and the prefill pods that could take the request."""
+KV_FAILED = "kv_failed"
+"""It does not."""
 
 
 ROOT_3: Final = 3**0.5
@@ -57,24 +63,27 @@ def choose(
         return None
     if decode_only is not None:
         return Choice(_least_loaded(fresh, round_robin).pod, None, decode_only)
-    found = groups([p for p in prefills if not p.ejected and not p.tried], fresh, known or {})
+    found = groups([p for p in prefills if p.proved and not p.ejected and not p.tried], fresh, known or {})
     group, shared = found[next_share([Share(g.capacity, g.load) for g in found], round_robin)], len(found) > 1
-    decode = _least_loaded(group.decodes, round_robin, shared).pod
-    if not group.prefills:
-        return Choice(decode, None, _decode_only_reason(prefills, decode))
-    return Choice(decode, _least_loaded(group.prefills, round_robin, shared).pod, PAIR)
+    decode = _least_loaded(group.decodes, round_robin, shared)
+    peers = [p for p in group.prefills if decode.takes_kv_of(p.pod)]
+    if not peers:
+        return Choice(decode.pod, None, _decode_only_reason(prefills, decode))
+    return Choice(decode.pod, _least_loaded(peers, round_robin, shared).pod, PAIR)
 
 
-def choose_decode(decodes: Sequence[Candidate], fingerprint: str, *, round_robin: int = 0) -> Pod | None:
-    """Choose a decode pod that can read KV of `fingerprint` and that this request has not failed on."""
-    fit = [d for d in decodes if d.pod.fingerprint == fingerprint and not d.ejected and not d.tried]
+def choose_decode(decodes: Sequence[Candidate], prefill: Pod, *, round_robin: int = 0) -> Pod | None:
+    """Choose a decode pod that gets KV of `prefill` and that this request has not failed on."""
+    fit = [d for d in decodes if d.takes_kv_of(prefill) and not d.ejected and not d.tried]
     return _least_loaded(fit, round_robin).pod if fit else None
 
 
 def _least_tried(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Those that take requests and that this request has failed on least often; of these the proved ones, if any is."""
     open_ = [c for c in candidates if not c.ejected]
     fewest = min((c.tried for c in open_), default=0)
-    return [c for c in open_ if c.tried == fewest]
+    least = [c for c in open_ if c.tried == fewest]
+    return [c for c in least if c.proved] or least
 
 
 def _least_loaded(candidates: Sequence[Candidate], round_robin: int, shared: bool = False) -> Candidate:
@@ -88,8 +97,13 @@ def _least_loaded(candidates: Sequence[Candidate], round_robin: int, shared: boo
     return turns[int(round_robin * ROOT_3 % 1 * len(turns)) if shared else round_robin % len(turns)]
 
 
-def _decode_only_reason(prefills: Sequence[Candidate], decode: Pod) -> str:
-    peers = [p for p in prefills if p.pod.fingerprint == decode.fingerprint]
+def _decode_only_reason(prefills: Sequence[Candidate], decode: Candidate) -> str:
+    peers = [p for p in prefills if p.pod.fingerprint == decode.pod.fingerprint]
+    if decode.pod.aggregated:
+        return NOT_DISAGGREGATED
     if not peers:
-        return NOT_DISAGGREGATED if decode.aggregated else NO_PREFILL_POD
+        return NO_PREFILL_POD
+    available = [p for p in peers if not p.ejected and not p.tried]
+    if available:
+        return KV_FAILED if any(p.pod.uid in decode.failed_peers for p in available) else KV_NOT_PROVED
     return PREFILL_FAILED if any(p.tried for p in peers) else PREFILL_EJECTED

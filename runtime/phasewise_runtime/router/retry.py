@@ -7,6 +7,7 @@ from collections import Counter
 from phasewise_runtime.contract import DECODE, PREFILL
 from phasewise_runtime.router.engine_client import ENGINE_DIED, STALE, EngineAnswer, EngineError
 from phasewise_runtime.router.errors import ApiError, of_engine
+from phasewise_runtime.router.kv_paths import PROMPT_MISMATCH
 from phasewise_runtime.router.policy import PREFILL_FAILED
 
 MAX_FAILURES = 3
@@ -15,7 +16,6 @@ MAX_ENGINES_DIED = 2
 """One engine may die of something else while it has a request. Of the second the request is taken to be the cause."""
 MAX_ATTEMPTS = 12
 NOT_ASSEMBLABLE = "not_assemblable"
-PROMPT_MISMATCH = "prompt_mismatch"
 
 
 def in_our_words(answer: EngineAnswer) -> EngineAnswer:

@@ -14,6 +14,7 @@ from phasewise_runtime.router.admin import build_admin
 from phasewise_runtime.router.admission import Admission
 from phasewise_runtime.router.app import build_app
 from phasewise_runtime.router.auth import CHECK_SECONDS, ApiKeys
+from phasewise_runtime.router.canary import Canaries
 from phasewise_runtime.router.collectors import PendingCollector
 from phasewise_runtime.router.context import RouterContext
 from phasewise_runtime.router.discovery import Discovery
@@ -66,6 +67,10 @@ class Server:
         self._keys = ApiKeys(settings.api_keys_dir)
         self._background(lambda: self._source(pod_registry), "discovery")
         self._background(lambda: probe_forever(pod_registry, engine_client), "health")
+        canaries = Canaries(pod_registry, engine_client, metrics)
+        self._stack.push_async_callback(canaries.close)
+        self._background(canaries.run_forever, "canaries")
+        self._background(canaries.watch_transfers, "KV transfers")
         if settings.api_keys_dir is not None:
             self._background(self._reload_keys, "api keys")
         admin = build_admin(metrics, context.activity, self.not_ready)

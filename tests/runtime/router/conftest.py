@@ -102,8 +102,8 @@ RouterFactory = Callable[..., Any]
 
 
 @asynccontextmanager
-async def running_router(*wanted: FakeEngine, **changes: Any) -> AsyncGenerator[Router, None]:
-    """A router that knows the engines given; the engines run."""
+async def running_router(*wanted: FakeEngine, proved: bool = True, **changes: Any) -> AsyncGenerator[Router, None]:
+    """A router that knows the engines given; the engines run, and unless `proved` is false, KV is known to flow."""
 
     async def source(pod_registry: PodRegistry) -> None:
         pod_registry.replace_all(e.pod() for e in wanted)
@@ -115,7 +115,21 @@ async def running_router(*wanted: FakeEngine, **changes: Any) -> AsyncGenerator[
         aiohttp.ClientSession() as session,
     ):
         await until(lambda: server.pod_registry.synced)
+        if proved:
+            await until(lambda: all(is_proved(server, e) for e in wanted if e.runner))
         yield Router(server, session, wanted)
+
+
+def is_proved(server: Server, engine: FakeEngine) -> bool:
+    """Canaries have tried it with all its peers: nothing is left that could change."""
+    kv, pod = server.pod_registry.kv, engine.pod()
+    state = kv.pods.get(pod.uid)
+    return state is not None and kv.peers(pod) <= state.tried and (state.warm or pod.role == "prefill")
+
+
+@pytest.fixture(autouse=True)
+def canaries_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phasewise_runtime.router.kv_schedule.BACKGROUND_SECONDS", 0.0)
 
 
 @pytest.fixture

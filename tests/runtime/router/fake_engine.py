@@ -13,13 +13,12 @@ from functools import partial
 from typing import Any
 
 from aiohttp import web
+from tests.runtime.router.fake_answers import ENGINE_DEAD, ERROR, REFUSED, FakeKv, choice_of, error_events, kv_params
 
+from phasewise_runtime.router.canary import REQUEST_ID
 from phasewise_runtime.router.pods import Pod
 
 MODEL = "tiny"
-ERROR = {"message": "Internal server error", "type": "InternalServerError", "param": None, "code": 500}
-REFUSED = {"message": "max_tokens is too large", "type": "BadRequestError", "param": "max_tokens", "code": 400}
-ENGINE_DEAD = {**ERROR, "message": "EngineCore encountered an issue. See stack trace (above) for the root cause."}
 FINGERPRINT = "vllm-0.32.0-tp1"
 MID_STREAM = frozenset(("die", "truncate", "mid_error", "mid_hang", "mid_crash", "engine_dead_event"))
 
@@ -58,6 +57,9 @@ class FakeEngine:
     """Of the JSON it writes."""
     sent: bytearray = field(default_factory=bytearray)
     """Every byte of its answers so far, event streams included."""
+    kv: FakeKv = field(default_factory=FakeKv)
+    stopped: bool = False
+    """Nothing answers, as after SIGSTOP."""
     port: int = 0
     runner: web.AppRunner | None = None
 
@@ -80,6 +82,7 @@ class FakeEngine:
         app.router.add_post("/v1/chat/completions", partial(self._answer, chat=True))
         app.router.add_post("/v1/completions", partial(self._answer, chat=False))
         app.router.add_get("/health", self._health)
+        app.router.add_get("/metrics", self._metrics)
         self.runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.05)
         await self.runner.setup()
         await web.TCPSite(self.runner, "127.0.0.1", self.port).start()
@@ -95,17 +98,28 @@ class FakeEngine:
         runner, self.runner = self.runner, None
         await runner.cleanup()
 
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(text=self.kv.exposition(), status=200 if self.kv.counted else 404)
+
     async def _health(self, _: web.Request) -> web.Response:
+        if self.stopped:
+            await asyncio.Event().wait()
         return web.Response(status=200 if self.healthy else 503)
 
     async def _answer(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
         body = await request.json()
+        if self.stopped:
+            await asyncio.Event().wait()
+        if request.headers["X-Request-Id"].startswith(REQUEST_ID):
+            answer = await self.kv.answer(self.name, body)
+            return web.json_response(answer) if isinstance(answer, dict) else web.Response(status=answer)
         self.requests.append(Seen(request.path, dict(request.headers), body))
         fault = "404" if body.get("model", self.model) != self.model else self.always
         fault = self.faults.popleft() if self.faults else fault
         if (kv := body.get("kv_transfer_params") or {}).get("do_remote_prefill"):
             self.kv_seen.append(kv["remote_request_id"])
         try:
+            await self.kv.load(kv, 7)
             if (early := await self._early_fault(request, fault)) is not None:
                 return early
             if body.get("stream"):
@@ -156,16 +170,7 @@ class FakeEngine:
             return {"remote_host": "10.0.0.9"}
         if not (body.get("kv_transfer_params") or {}).get("do_remote_decode") or fault == "no_kv":
             return None
-        return {
-            "do_remote_prefill": True,
-            "do_remote_decode": False,
-            "remote_engine_id": self.name,
-            "remote_block_ids": [[1, 2, 3]],
-            "remote_request_id": uuid.uuid4().hex,
-            "remote_host": "10.0.0.9",
-            "remote_port": 5600,
-            "tp_size": 1,
-        }
+        return kv_params(self.name)
 
     def answer_to(self, body: dict[str, Any], fault: str | None = None, *, chat: bool) -> dict[str, Any]:
         limit = body.get("max_completion_tokens") or body.get("max_tokens") or len(self.tokens)
@@ -203,7 +208,7 @@ class FakeEngine:
         if not chat and fault in ("role_then_error", "role_then_die"):
             fault = "error_event" if fault == "role_then_error" else "die_before_first"
         if fault in ("error_event", "error_event_400"):
-            await self._write(response, _error(REFUSED if fault.endswith("400") else ERROR))
+            await self._write(response, error_events(REFUSED if fault.endswith("400") else ERROR))
             return response
         sent = 0
         async for event in self._events(body, fault, chat=chat):
@@ -221,9 +226,9 @@ class FakeEngine:
 
     async def _break(self, request: web.Request, response: web.StreamResponse, fault: str) -> web.StreamResponse:
         if fault == "mid_error":
-            await self._write(response, _error(ERROR))
+            await self._write(response, error_events(ERROR))
         elif fault == "engine_dead_event":
-            await self._write(response, _error(ENGINE_DEAD))
+            await self._write(response, error_events(ENGINE_DEAD))
         elif fault == "mid_crash":
             await self.kill()
         elif fault == "mid_hang":
@@ -249,13 +254,13 @@ class FakeEngine:
             yield self._event({**head, "choices": [first]})
         if fault == "abort":
             await asyncio.sleep(0.03)  # so that the role arrives on its own
-            yield self._event({**head, "choices": [_choice("", chat=chat) | {"finish_reason": "abort"}]})
+            yield self._event({**head, "choices": [choice_of("", chat=chat) | {"finish_reason": "abort"}]})
             return
         for i, token in enumerate(tokens):
             if i:
                 await asyncio.sleep(self.gap)
                 await self.gate.wait()
-            choice = _choice(token, chat=chat)
+            choice = choice_of(token, chat=chat)
             event: dict[str, Any] = {**head, "choices": [choice]}
             if i == len(tokens) - 1:
                 aborted = fault == "mid_abort"
@@ -271,17 +276,6 @@ class FakeEngine:
         if options.get("include_usage"):
             head |= {"choices": [], "system_fingerprint": FINGERPRINT}
             yield self._event({**head, "usage": self._usage(len(tokens))})
-
-
-def _choice(token: str, *, chat: bool) -> dict[str, Any]:
-    choice: dict[str, Any] = {"index": 0}
-    choice |= {"delta": {"content": token}} if chat else {"text": token}
-    return {**choice, "logprobs": None, "finish_reason": None}
-
-
-def _error(error: dict[str, Any]) -> bytes:
-    """As vLLM writes it: with blanks, and with a [DONE] after it."""
-    return f"data: {json.dumps({'error': error})}\n\ndata: [DONE]\n\n".encode()
 
 
 def pair(**fields: Any) -> tuple[FakeEngine, FakeEngine]:

@@ -151,11 +151,12 @@ async def test_a_kept_connection_that_breaks_late_broke_because_of_the_request(
 async def test_a_refusal_by_decode_is_no_proof_of_a_kv_transfer(router: RouterFactory) -> None:
     p, d = FakeEngine("prefill", "p0"), FakeEngine("decode", "d0", always="400")
     async with router(p, d) as r:
+        proved_at = r.metric("kv_proved_timestamp_seconds", pod="p0")
         assert (await r.chat()).status == 400
-        assert r.metric("kv_transfer_ok", pod="p0") == 0
+        assert r.metric("kv_proved_timestamp_seconds", pod="p0") == proved_at
         d.always = None
         assert (await r.chat(tools=TOOLS)).status == 200
-        assert r.metric("kv_transfer_ok", pod="p0") == 1
+        assert r.metric("kv_proved_timestamp_seconds", pod="p0") > proved_at
 
 
 # --- pods that are gone --------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ async def test_a_late_request_to_a_removed_pod_leaves_no_series() -> None:
     w = Watched()
     w.pod_registry.remove(POD.uid)
     with w.pod_registry.inflight(POD) as request:
-        assert request.pod_gone.done()
+        assert request.cut.done()
         w.now += 1.0
         assert w.samples() == (1, 0, 1.0, 1.0)
     assert w.samples() == NO_SERIES

@@ -86,7 +86,7 @@ async def test_a_late_failure_of_a_removed_pod_changes_nothing() -> None:
 async def test_series_by_pod_go_with_the_pod() -> None:
     """A pool that scales up and down has many pods in a router's life."""
     pod_registry, metrics = registry_with_an_ejected_pod()
-    metrics.kv_transfer_ok.labels(POD.name).set(1)
+    pod_registry.kv.report_warm(POD, 1.0, answered=True)
     pod_registry.remove(POD.uid)
     named = {s.name for m in metrics.registry.collect() for s in m.samples if s.labels.get("pod") == POD.name}
     assert named == set()

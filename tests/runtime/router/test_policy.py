@@ -109,7 +109,7 @@ def test_equal_pods_share_the_work() -> None:
     ],
 )
 def test_another_decode_pod_for_the_same_kv(decodes: list[Candidate], want: str | None) -> None:
-    pod = choose_decode(decodes, "a")
+    pod = choose_decode(decodes, p("p").pod)
     assert (pod and pod.name) == want
 
 
