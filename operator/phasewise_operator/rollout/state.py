@@ -52,7 +52,10 @@ class Revision:
     """It is the one that the spec asks for."""
     replicas: int = 0
     ready: int = 0
-    """Pods that serve. Of the new group's current revisions those that have been ready for a while."""
+    """Pods that serve. Of the new group's current revisions those that have been ready for a while and, where that is
+    known, have handed KV over."""
+    unproved: int = 0
+    """Of the pods that have been ready for a while those that `ready` lacks: they have not handed KV over yet."""
     routable: int = 0
     """Pods that are ready at this moment."""
     live: int = 0
@@ -96,7 +99,9 @@ class State:
         """Fingerprint of the group that the spec asks for; None: its pools could not pair."""
         for current in self.current.values():
             if self.new and (key := (current.role, current.revision)) in found:
-                current.ready = found[key].available
+                available, proved = found[key].available, found[key].proved
+                current.ready = available if proved is None else proved
+                current.unproved = available - current.ready
         self._shapes: dict[str, set[str]] = {}
         for r in self.all:
             if r.replicas or r.current:
