@@ -18,12 +18,13 @@ from phasewise_runtime import contract
 PARAMS_MISSING: Final = "kv_params_missing"
 CAUSES: Final[Mapping[str, str]] = {
     PARAMS_MISSING: "prefill answers without KV parameters",
-    "transfer_failed": "the transfer fails",
-    "recomputed": "decode computes the prompt again instead of fetching its KV",
     "prompt_mismatch": "prefill and decode count different prompt tokens",
-    "other_answer": "the answer is not that of decode alone",
-    "timeout": "no answer comes in time",
-    "http_error": "an engine answers with an error",
+    "kv_not_loaded": "decode cannot load the KV",
+    "recomputed": "decode computes the prompt again instead of fetching its KV",
+    "wrong_answer": "decode answers differently with the KV than without",
+    "transfer_timeout": "decode does not get the KV in time",
+    "prefill_timeout": "prefill does not answer in time",
+    "prefill_failed": "prefill answers with an error",
 }
 """The routers' words for why a path fails, as people read them."""
 RECOMPUTES: Final = (

@@ -23,7 +23,7 @@ TEN_PAST_FOUR = 1795407000.0
 """2026-11-23T04:10:00Z"""
 WORKS = PodProof(True, TEN_PAST_FOUR, 12288)
 FLOWS = KvEvidence(dict.fromkeys(PODS, WORKS), proved_paths=4, paths=4, routers=ALL, proving=True)
-ONE_PATH = replace(FLOWS, failed=(FailedPath("prefill-0", "decode-1", "transfer_failed"),), proved_paths=3)
+ONE_PATH = replace(FLOWS, failed=(FailedPath("prefill-0", "decode-1", "kv_not_loaded"),), proved_paths=3)
 ONE_POD = replace(
     FLOWS,
     pods={**FLOWS.pods, "prefill-0": PodProof(False)},
@@ -32,7 +32,7 @@ ONE_POD = replace(
 )
 NONE_WORKS = KvEvidence(
     dict.fromkeys(PODS, PodProof(False)),
-    tuple(FailedPath(prefill, decode, "transfer_failed") for prefill in PODS[:2] for decode in PODS[2:]),
+    tuple(FailedPath(prefill, decode, "kv_not_loaded") for prefill in PODS[:2] for decode in PODS[2:]),
     *(0, 4, ALL, True),
 )
 MISSING = replace(NONE_WORKS, failed=tuple(replace(path, reason="kv_params_missing") for path in NONE_WORKS.failed))
@@ -92,15 +92,15 @@ AGE = "last proved 2026-11-23T04:10:00Z"
 CANARY = "the canary moved 12288 bytes from prefill to decode, and its answer equals decode alone"
 ROUND = "requests are routed round that, so that KV is passed to decode all the same"
 PATH_PAGE = "(at fault: the engine; see docs/runbooks/KVPathFailed.md)"
-FAILS = "the transfer fails"
+FAILS = "decode cannot load the KV"
 SENTENCES = {
     f"KV flows on 4 of 4 paths; {CANARY}; {AGE}": FLOWS,
     f"KV flows on 2 of 4 paths, and 2 were not used yet; {CANARY}; {AGE}": replace(FLOWS, proved_paths=2),
     "the last KV transfer of every pod that had one worked": OLD_ROUTER,
     f"KV does not flow on 1 of 4 paths, from prefill-0 to decode-1: {FAILS}; {ROUND}; {AGE} {PATH_PAGE}": ONE_PATH,
     f"KV does not flow on 4 of 4 paths, from prefill-0 to decode-0: {FAILS}, from prefill-0 to decode-1: {FAILS}, from "
-    f"prefill-1 to decode-0: {FAILS}, and 1 more; decode computes the prompts itself: requests succeed, and TTFT is that "
-    "of a service without prefill (at fault: the engine; see docs/runbooks/KVTransferFailed.md)": NONE_WORKS,
+    f"prefill-1 to decode-0: {FAILS}, and 1 more; decode computes the prompts itself: requests succeed, and TTFT is "
+    "that of a service without prefill (at fault: the engine; see docs/runbooks/KVTransferFailed.md)": NONE_WORKS,
     f"KV does not flow between prefill-1 and any other pod; {ROUND}; {AGE} {PATH_PAGE}": replace(
         FLOWS, pods={**FLOWS.pods, "prefill-1": PodProof(False)}
     ),

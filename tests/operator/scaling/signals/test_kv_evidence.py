@@ -66,9 +66,9 @@ def test_where_routers_disagree_a_failure_counts(rounds: Rounds) -> None:
     rounds.router(R1).tries_kv(proved=1, p1=True, d1=True)
     other = rounds.router(R2)
     other.tries_kv(failed=1, p1=False, d1=False)
-    other.kv_failed.labels("p1", "d1", "transfer_failed").set(1)
+    other.kv_failed.labels("p1", "d1", "kv_not_loaded").set(1)
     found = rounds.round()
-    assert (found.proved, found.failed) == (frozenset(), (FailedPath("p1", "d1", "transfer_failed"),))
+    assert (found.proved, found.failed) == (frozenset(), (FailedPath("p1", "d1", "kv_not_loaded"),))
     assert (found.proved_paths, found.paths) == (0, 1)
 
 
@@ -80,7 +80,7 @@ def test_a_router_that_has_tried_a_pod_speaks_for_one_that_has_not(rounds: Round
 
 
 def test_a_path_that_two_routers_see_fail_for_two_reasons_is_one_path(rounds: Rounds) -> None:
-    for target, reason in ((R1, "timeout"), (R2, "recomputed")):
+    for target, reason in ((R1, "transfer_timeout"), (R2, "recomputed")):
         rounds.router(target).tries_kv(failed=1, p1=False, d1=False)
         rounds.router(target).kv_failed.labels("p1", "d1", reason).set(1)
     assert rounds.round().failed == (FailedPath("p1", "d1", "recomputed"),)
@@ -89,10 +89,10 @@ def test_a_path_that_two_routers_see_fail_for_two_reasons_is_one_path(rounds: Ro
 def test_a_path_that_a_router_has_tried_again_with_success_is_not_failed_any_more(rounds: Rounds) -> None:
     router = rounds.router(R1)
     router.tries_kv(failed=1, p1=False, d1=False)
-    router.kv_failed.labels("p1", "d1", "timeout").set(1)
+    router.kv_failed.labels("p1", "d1", "transfer_timeout").set(1)
     assert rounds.round().failed
     router.tries_kv(proved=1, p1=True, d1=True)
-    router.kv_failed.labels("p1", "d1", "timeout").set(0)
+    router.kv_failed.labels("p1", "d1", "transfer_timeout").set(0)
     assert (rounds.round().failed, rounds.known.proved) == ((), {"p1", "d1"})
 
 
@@ -132,7 +132,7 @@ def test_routers_that_begin_anew_take_no_proof_and_no_failure_away_before_they_h
     rounds.service.pods[pod(P, "p2")] = Engine()
     for target in (R1, R2):
         rounds.router(target).tries_kv(proved=1, failed=1, p1=True, d1=True, p2=False)
-        rounds.router(target).kv_failed.labels("p2", "d1", "timeout").set(1)
+        rounds.router(target).kv_failed.labels("p2", "d1", "transfer_timeout").set(1)
     before = rounds.round()
     for target in (R1, R2):
         rounds.restart(target).tries_kv(unproved=2)
@@ -198,9 +198,9 @@ def test_a_proof_is_awaited_while_a_pod_of_a_pair_has_none_or_a_path_fails(round
     assert awaits()
     router.tries_kv(proved=1, p1=True, d1=True)
     assert not awaits()
-    router.kv_failed.labels("p1", "d9", "timeout").set(1)
+    router.kv_failed.labels("p1", "d9", "transfer_timeout").set(1)
     assert awaits()
-    router.kv_failed.labels("p1", "d9", "timeout").set(0)
+    router.kv_failed.labels("p1", "d9", "transfer_timeout").set(0)
     rounds.service.pods[pod(D, "d2")] = Engine()
     assert awaits()
     del rounds.service.pods[P1]
