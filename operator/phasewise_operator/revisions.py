@@ -33,6 +33,8 @@ class RunningRevision:
     """Pods for which the scheduler finds no node."""
     aggregated: bool = False
     """Its decode pods do both phases: there is no prefill pool beside them."""
+    proved: int | None = None
+    """Of the available pods those that have handed KV over, at the least; None: nobody can say."""
 
 
 def gpus_held(revisions: Iterable[RunningRevision]) -> int:
@@ -40,8 +42,9 @@ def gpus_held(revisions: Iterable[RunningRevision]) -> int:
     return sum((r.terminating + max(r.pods - r.terminating, r.replicas)) * r.gpus for r in revisions)
 
 
-def running_revisions(observed: Observed) -> list[RunningRevision]:
-    """Every revision of an engine role that has a Deployment or still has pods."""
+def running_revisions(observed: Observed, proved: frozenset[str] | None = None) -> list[RunningRevision]:
+    """Every revision of an engine role that has a Deployment or still has pods. `proved`: names of the pods that have
+    handed KV over, as the routers say; None: they say nothing of it."""
     pods: dict[tuple[str, str], list[PodView]] = {}
     for pod in observed.pods:
         pods.setdefault((pod.role, pod.revision), []).append(pod)
@@ -49,7 +52,7 @@ def running_revisions(observed: Observed) -> list[RunningRevision]:
     recorded = any(w.served for w in observed.workloads)
     found = {
         (w.role, w.revision): _of_deployment(
-            w, pods.get((w.role, w.revision), []), w.served if recorded else w.complete
+            w, pods.get((w.role, w.revision), []), w.served if recorded else w.complete, proved
         )
         for w in observed.workloads
     }
@@ -57,7 +60,9 @@ def running_revisions(observed: Observed) -> list[RunningRevision]:
     return [r for r in (*found.values(), *left.values()) if r.role in contract.ENGINE_ROLES]
 
 
-def _of_deployment(workload: Workload, pods: Sequence[PodView], served: bool) -> RunningRevision:
+def _of_deployment(
+    workload: Workload, pods: Sequence[PodView], served: bool, proved: frozenset[str] | None
+) -> RunningRevision:
     return RunningRevision(
         role=workload.role,
         revision=workload.revision,
@@ -72,7 +77,15 @@ def _of_deployment(workload: Workload, pods: Sequence[PodView], served: bool) ->
         surge=workload.surge,
         unschedulable=sum(bool(p.unschedulable) and not p.deleting for p in pods),
         aggregated=workload.aggregated,
+        proved=None if proved is None else _proved(workload.available, pods, proved),
     )
+
+
+def _proved(available: int, pods: Sequence[PodView], proved: frozenset[str]) -> int:
+    """A Deployment says how many of its ready pods are available, and not which: those that are not yet may be among
+    the proved ones."""
+    ready = [p.name in proved for p in pods if p.ready and not p.deleting]
+    return max(0, min(available, sum(ready), available + sum(ready) - len(ready)))
 
 
 def _without_deployment(key: tuple[str, str], pods: Sequence[PodView]) -> RunningRevision:

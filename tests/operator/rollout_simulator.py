@@ -22,10 +22,12 @@ class Pod:
     scheduled: bool = False
     ready: bool = False
     available: bool = False
+    proved: bool = False
+    """It has handed KV over, as the routers say."""
     terminating: bool = False
 
     def stop(self) -> None:
-        self.terminating, self.ready, self.available = True, False, False
+        self.terminating, self.ready, self.available, self.proved = True, False, False, False
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Version:
     gpus: dict[str, int]
     good: bool = True
     """Its pods get ready."""
+    flows: bool = True
+    """Its pods hand KV over."""
 
 
 @dataclass
@@ -47,6 +51,7 @@ class Deployment:
     roles: frozenset[str]
     """Of the version that made it."""
     good: bool
+    flows: bool = True
     replicas: int = 0
     served: bool = False
     template: int = 0
@@ -66,8 +71,8 @@ class Deployment:
         return [p for p in self.staying if p.template != self.template]
 
     def delete_pods(self, count: int) -> None:
-        """As the ReplicaSet controller does: those that are not ready first."""
-        for pod in sorted(self.staying, key=lambda p: (p.ready, p.scheduled))[: max(0, count)]:
+        """As the ReplicaSet controller does: those that are not ready first, then those that got no requests."""
+        for pod in sorted(self.staying, key=lambda p: (p.ready, p.proved, p.scheduled))[: max(0, count)]:
             pod.stop()
             if not pod.scheduled:
                 self.pods.remove(pod)
@@ -79,6 +84,8 @@ class Cluster:
         self.budget: int | None = None
         self.capacity = 10**6
         self.allow_downtime = False
+        self.proving = False
+        """Whether the routers are of a version that proves pods."""
         self.deployments: dict[Key, Deployment] = {}
         self.left: list[tuple[Deployment, Pod]] = []
         """Pods of Deployments that are gone."""
@@ -107,7 +114,12 @@ class Cluster:
             surge=d.surge if d.outdated else 0,
             unschedulable=sum(not p.scheduled for p in d.staying),
             aggregated=len(d.roles) == 1,
+            proved=sum(p.available and p.proved for p in d.staying) if self.asks_for_proof else None,
         )  # fmt: skip
+
+    @property
+    def asks_for_proof(self) -> bool:
+        return self.proving and len(self.version.revisions) == 2 and all(self.size.values())
 
     def gpus_held(self) -> int:
         """Of all pods, and of replicas that are no pods yet."""
@@ -120,13 +132,15 @@ class Cluster:
     def _pods(self) -> list[tuple[Deployment, Pod]]:
         return [*((d, p) for d in self.deployments.values() for p in d.pods), *self.left]
 
-    def service(self) -> int:
-        """What requests find: 2, ready pods of each pool that is to have some, of one group; 1, ready decode pods."""
+    def service(self, trusted: bool = False) -> int:
+        """What requests find: 2, ready pods of each pool that is to have some, of one group; 1, ready decode pods.
+        `trusted`: of the current version's pods only those that have handed KV over."""
         groups: dict[str, dict[str, int]] = {}
         for d in self.deployments.values():
             ready = groups.setdefault(d.fingerprint, {role: 0 for role in d.roles if self.size.get(role, 1)})
+            is_current = self.version.revisions.get(d.key[0]) == d.key[1]
             if d.key[0] in ready:
-                ready[d.key[0]] += d.ready
+                ready[d.key[0]] += sum(p.ready and (p.proved or not (trusted and is_current)) for p in d.staying)
         if any(ready and all(ready.values()) for ready in groups.values()):
             return 2
         return int(any(ready.get("decode") for ready in groups.values()))
@@ -136,7 +150,7 @@ class Cluster:
 
     # --- what the operator does ---
     def plan(self) -> Rollout:
-        service, held = self.service(), self.gpus_held()
+        service, trusted, held = self.service(), self.service(trusted=True), self.gpus_held()
         serving = {role: self.serving(role) for role in self.size}
         neutral = {d.fingerprint for d in self.deployments.values()} == {self.version.fingerprint}
         rollout = plan_rollout(self.desired(), self.running(), self.budget, self.allow_downtime)
@@ -147,6 +161,9 @@ class Cluster:
             assert self.gpus_held() <= max(held, self.budget), "(b) a step raised the GPUs held above the budget"
         if self.size["decode"] and not self.allow_downtime:
             assert self.service() >= service, "(a), (c) a step took the last pods that serve"
+            if self.asks_for_proof:
+                least = "a step took the last pods that serve for some that hand no KV over"
+                assert self.service(trusted=True) >= trusted, least
             if service == 2 and neutral:
                 most = max(self.version.gpus.values())
                 for role, before in serving.items():
@@ -157,7 +174,7 @@ class Cluster:
     def _apply(self, rollout: Rollout) -> None:
         v = self.version
         for role, revision in v.revisions.items():
-            made = Deployment((role, revision), v.fingerprint, v.gpus[role], frozenset(v.revisions), v.good)
+            made = Deployment((role, revision), v.fingerprint, v.gpus[role], frozenset(v.revisions), v.good, v.flows)
             self.deployments.setdefault((role, revision), made)
         sizes = {**rollout.old, **{(role, v.revisions[role]): n for role, n in rollout.current.items()}}
         for key, deployment in list(self.deployments.items()):
@@ -209,6 +226,10 @@ class Cluster:
         elif not pod.scheduled:
             used = sum(p.gpus for _, p in self._pods() if p.scheduled)
             pod.scheduled = used + pod.gpus <= self.capacity
+        elif pod.available:
+            pod.proved |= d.flows and any(
+                p.ready for other, p in self._pods() if other.fingerprint == d.fingerprint and other.key[0] != d.key[0]
+            )
         elif pod.ready:
             pod.available = True
         elif d.good:
@@ -219,6 +240,7 @@ class Cluster:
         for _, pod in self._pods():
             if random.random() < share:
                 pod.ready = pod.available = False
+                pod.proved &= random.random() < 0.5
 
     def kill(self, random: Random) -> None:
         """A node is drained, or a pod is evicted."""
@@ -241,13 +263,13 @@ class Cluster:
         for _ in range(SETTLED_STEPS):
             before = self._shape()
             rollout = self.plan()
-            for _ in range(4):
+            for _ in range(5):
                 self.advance(random, 1.0)
             if self._shape() == before:
                 break
         else:
             raise AssertionError("(d) the rollout never comes to rest")
-        if self.is_complete() or not self.version.good:
+        if self.is_complete() or not self.version.good or (self.asks_for_proof and not self.version.flows):
             return
         assert rollout.blocked, f"(d) it rests, not complete, and does not say so: {self.running()} {rollout}"
         assert not self.fits(), f"(d) it is blocked where two pairs fit: {self.running()} {rollout}"

@@ -82,6 +82,21 @@ def test_a_revision_says_what_may_come_and_what_goes() -> None:
     assert running_revisions(seen(live, pods=[]))[0].surge == 0, "every pod is of the newest template"
 
 
+@pytest.mark.parametrize(
+    ("available", "proved", "both"),
+    [(3, "012", 3), (3, "01", 2), (2, "01", 1), (2, "012", 2), (1, "0", 0), (0, "012", 0), (3, "", 0)],
+)
+def test_pods_that_are_available_and_proved_are_counted_at_the_least(available: int, proved: str, both: int) -> None:
+    """A Deployment does not say which of its ready pods are available."""
+    live = deployment("decode", "r", 3, gpus=1)
+    live["status"] = {"replicas": 3, "readyReplicas": 3, "availableReplicas": available}
+    observed = seen(live, pods=[*pods("decode", "r", 3, gpus=1), *pods("decode", "other", 3, gpus=1)])
+    names = frozenset(f"decode-r-{n}" for n in proved) | {"decode-other-0"}
+    found = {r.revision: r.proved for r in running_revisions(observed, names)}
+    assert found["r"] == both
+    assert running_revisions(observed)[0].proved is None
+
+
 TEMPLATE = {contract.LABEL_ROLE: "decode", contract.LABEL_REVISION: "r", contract.LABEL_GPUS: "4"}
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.operator.rollout_simulator import Cluster, Version
 
 from phasewise_operator.revisions import RunningRevision
-from phasewise_operator.rollout import DesiredRevision, plan_rollout
+from phasewise_operator.rollout import DesiredRevision, Rollout, plan_rollout
 
 PAIR: tuple[str, str] = ("prefill", "decode")
 
@@ -74,6 +74,36 @@ def test_new_pods_must_have_been_ready_for_a_while_before_the_old_go() -> None:
     want = [DesiredRevision(role, "b", "kv2", 1, 1) for role in PAIR]
     assert len(plan_rollout(want, [*old, *new], None).old) == 2
     assert plan_rollout(want, [*old, *(replace(r, available=1) for r in new)], None).old == {}
+
+
+def test_new_pods_must_have_handed_kv_over_before_the_old_go_and_the_reason_says_that_they_wait_for_it() -> None:
+    old = [RunningRevision(role, "a", "kv1", 2, 2, 2, 1, served=True) for role in PAIR]
+    want = [DesiredRevision(role, "b", "kv2", 2, 1) for role in PAIR]
+
+    def step(prefill: int | None, decode: int | None) -> Rollout:
+        new = RunningRevision("", "b", "kv2", 2, 2, 2, 1, served=False, available=2)
+        proved = dict(zip(PAIR, (prefill, decode), strict=True))
+        return plan_rollout(want, [*old, *(replace(new, role=role, proved=n) for role, n in proved.items())], None)
+
+    waiting = step(0, 0)
+    assert waiting.old == {(role, "a"): 2 for role in PAIR}
+    assert waiting.serving == {(role, "a") for role in PAIR}, "the new revision is not recorded as one that served"
+    assert "2 new prefill pods and 2 new decode pods are ready and wait for the routers' proof" in waiting.reason
+    half = step(2, 1)
+    assert half.old == {(role, "a"): 1 for role in PAIR}
+    assert "; 1 new decode pods are ready and wait" in half.reason
+    assert step(2, 2).old == step(None, None).old == {}
+    assert "proof" not in step(None, None).reason
+
+
+def test_a_revision_that_never_hands_kv_over_gets_one_pair_and_the_old_goes_on_serving() -> None:
+    cluster = serving((3, 2))
+    cluster.proving = True
+    edit(cluster, replace(version("b"), flows=False), rounds=30)
+    assert (ready(cluster, "a"), ready(cluster, "b")) == ((3, 2), (1, 1))
+    cluster.version = version("a")
+    cluster.settle()
+    assert ready(cluster, "a") == (3, 2)
 
 
 def test_pods_that_have_only_just_become_ready_are_not_given_up_as_if_they_did_not_serve() -> None:

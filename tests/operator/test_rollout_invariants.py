@@ -54,15 +54,15 @@ class Rollouts(RuleBasedStateMachine):
         while sum(gpus[r] * n for r, n in size.items()) > cluster.budget:
             size[max(size, key=lambda r: size[r])] -= 1
 
-    @rule(good=st.booleans(), gpus=st.tuples(st.integers(1, 4), st.integers(1, 4)))
-    def edit(self, good: bool, gpus: tuple[int, int]) -> None:
+    @rule(good=st.booleans(), flows=st.booleans(), gpus=st.tuples(st.integers(1, 4), st.integers(1, 4)))
+    def edit(self, good: bool, flows: bool, gpus: tuple[int, int]) -> None:
         """A change that makes new KV."""
-        self.adopt(self.new_version(dict(zip(PAIR, gpus, strict=True)), good))
+        self.adopt(self.new_version(dict(zip(PAIR, gpus, strict=True)), good, flows))
 
-    def new_version(self, gpus: dict[str, int], good: bool = True) -> Version:
+    def new_version(self, gpus: dict[str, int], good: bool = True, flows: bool = True) -> Version:
         """With pods of a revision and a fingerprint that no other has. `gpus`: by role."""
         n = len(self.versions)
-        self.versions.append(Version(dict.fromkeys(gpus, f"r{n}"), f"kv{n}", gpus, good))
+        self.versions.append(Version(dict.fromkeys(gpus, f"r{n}"), f"kv{n}", gpus, good, flows))
         return self.versions[-1]
 
     @rule(roles=st.sampled_from([("prefill",), ("decode",), PAIR]), good=st.booleans())
@@ -71,7 +71,7 @@ class Rollouts(RuleBasedStateMachine):
         old, n = self.cluster.version, len(self.versions)
         revisions = {r: f"r{n}" if r in roles else old.revisions[r] for r in old.revisions}
         if revisions != old.revisions and (good or set(roles) >= set(revisions)) and old.good:
-            self.versions.append(Version(revisions, old.fingerprint, old.gpus, good))
+            self.versions.append(Version(revisions, old.fingerprint, old.gpus, good, old.flows))
             self.adopt(self.versions[-1])
 
     @rule()
@@ -120,6 +120,20 @@ class Rollouts(RuleBasedStateMachine):
     @rule()
     def kill(self) -> None:
         self.cluster.kill(self.random)
+        self.go_on(3)
+
+    @rule(proving=st.booleans())
+    def replace_routers(self, proving: bool) -> None:
+        """By a version that proves pods, or by one that does not."""
+        self.cluster.proving = proving
+        self.go_on(3)
+
+    @rule(share=st.floats(0, 1))
+    def lose_proofs(self, share: float) -> None:
+        """Handing KV over fails for a while."""
+        for deployment in self.cluster.deployments.values():
+            for pod in deployment.pods:
+                pod.proved &= self.random.random() >= share
         self.go_on(3)
 
     @rule()

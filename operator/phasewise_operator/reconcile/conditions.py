@@ -46,7 +46,9 @@ class Reason(StrEnum):
     LOADING = "Loading"
     TRANSFERRED = "Transferred"
     KV_PARAMETERS_MISSING = "KVParametersMissing"
-    NO_TRAFFIC = "NoTraffic"
+    KV_PATH_FAILED = "KVPathFailed"
+    KV_TRANSFER_FAILED = "KVTransferFailed"
+    KV_UNPROVED = "KVUnproved"
     MEASURED = "Measured"
     EXTERNAL = "External"
     MANUAL = "Manual"
@@ -93,9 +95,9 @@ class ConditionRow:
 CONDITIONS: Final = (
     ConditionRow(
         (READY,),
-        "all pools (but those at zero, as the spec asks) and the router are ready, and KV transfer has not failed; "
-        "while it is Stalled all the same, with that reason",
-        "a pool or the router is not ready, or KV transfer has failed: the first of their reasons, or that of "
+        "all pools (but those at zero, as the spec asks) and the router are ready, and KV does not fail to flow "
+        "between all pods; while it is Stalled all the same, with that reason",
+        "a pool or the router is not ready, or KV flows between no pods: the first of their reasons, or that of "
         "`Stalled`",
         "",
         (Reason.SERVING, Reason.SCALED_TO_ZERO, Reason.PAUSED, Reason.INVALID_SPEC, Reason.INTERNAL_ERROR),
@@ -117,10 +119,18 @@ CONDITIONS: Final = (
     ),
     ConditionRow(
         (KV_TRANSFER_READY,),
-        "the last KV transfer of every prefill pod that had one led to a first token",
-        "a prefill pod answered without KV parameters",
-        "Unknown before the first request; absent without a prefill pool",
-        (Reason.TRANSFERRED, Reason.KV_PARAMETERS_MISSING, Reason.NO_TRAFFIC),
+        "KV flows between prefill and decode wherever the routers have tried it, with canaries and with requests; the "
+        "message has the evidence and when the last transfer was proved",
+        "the last try between two pods failed: with `KVPathFailed` others work, requests are routed round the failed "
+        "ones and the service is Ready; with the other reasons none works",
+        "Unknown before the first try; absent without a prefill pool",
+        (
+            Reason.TRANSFERRED,
+            Reason.KV_PATH_FAILED,
+            Reason.KV_TRANSFER_FAILED,
+            Reason.KV_PARAMETERS_MISSING,
+            Reason.KV_UNPROVED,
+        ),
     ),
     ConditionRow(
         (SCALING_ACTIVE,),

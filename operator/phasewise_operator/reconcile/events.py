@@ -8,11 +8,13 @@ from typing import Final
 from phasewise_operator.api.status import ConditionStatus, ScalingDecision
 from phasewise_operator.kinds import EVENT, Manifest
 from phasewise_operator.reconcile.conditions import (
+    KV_TRANSFER_READY,
     LIVE_CONDITIONS,
     READY,
     SCALING_ACTIVE,
     STALLED,
     ConditionUpdate,
+    Reason,
     Severity,
 )
 from phasewise_runtime import contract
@@ -22,12 +24,13 @@ _LONGEST_NOTE: Final = 1000
 
 
 def changed_conditions(updates: Sequence[ConditionUpdate], before: Manifest) -> list[ConditionUpdate]:
-    """Updates worth an Event: readiness, being stalled or scaling has changed since the status `before`, or why."""
+    """Updates worth an Event: readiness, being stalled or scaling has changed since the status `before`, or why; or KV
+    transfer fails between some pods, of which Ready says nothing."""
     known = {c["type"]: (c["status"], c["reason"]) for c in before.get("conditions", [])}
     return [
         u
         for u in updates
-        if u.type in (READY, STALLED, *LIVE_CONDITIONS)
+        if u.type in (READY, STALLED, KV_TRANSFER_READY, *LIVE_CONDITIONS)
         and not u.provisional
         and known.get(u.type) != (u.status.value, u.reason)
         and _is_worth_an_event(u, u.type in known)
@@ -38,6 +41,8 @@ def _is_worth_an_event(update: ConditionUpdate, known: bool) -> bool:
     """A condition that appears for the first time gets an Event only if it is not as it should be."""
     if update.type == SCALING_ACTIVE:
         return known
+    if update.type == KV_TRANSFER_READY:
+        return update.reason == Reason.KV_PATH_FAILED
     return update.type == READY or update.status is ConditionStatus.TRUE or (known and update.type == STALLED)
 
 

@@ -49,8 +49,14 @@ class Plan:
     """Where engines are not as they would be rendered now; empty: nowhere."""
 
 
-def make_plan(ctx: Context, observed: Observed, recommendation: Recommendation = NO_RECOMMENDATION) -> Plan:
-    """Raises RenderError where the spec cannot be rendered."""
+def make_plan(
+    ctx: Context,
+    observed: Observed,
+    recommendation: Recommendation = NO_RECOMMENDATION,
+    proved: frozenset[str] | None = None,
+) -> Plan:
+    """`proved`: names of engine pods that have handed KV over; None: the routers say nothing of it. Raises RenderError
+    where the spec cannot be rendered."""
     notes = engine_notes(observed)
     default_image, ctx = ctx.images.engine, with_kept_image(ctx, notes)
     rendered = engine_templates(ctx)
@@ -58,7 +64,9 @@ def make_plan(ctx: Context, observed: Observed, recommendation: Recommendation =
     sizes = pool_sizes(ctx, observed, recommendation)
     revisions = _desired_revisions(ctx, engines, sizes)
     budget, downtime = ctx.spec.scaling.gpu_budget, ctx.spec.rollout.allow_downtime
-    rollout = plan_rollout(revisions, running_revisions(observed), budget, downtime)
+    # A pool without a counterpart, or beside one at zero, has nobody to hand KV to.
+    proved = proved if ctx.disaggregated and all(d.replicas for d in revisions) else None
+    rollout = plan_rollout(revisions, running_revisions(observed, proved), budget, downtime)
     served = {(w.role, w.revision) for w in observed.workloads if w.served}
     served |= rollout.serving if rollout.reason or served else frozenset()
     current = [

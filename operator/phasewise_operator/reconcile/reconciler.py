@@ -32,6 +32,7 @@ from phasewise_operator.reconcile.role_views import RoleView, role_views
 from phasewise_operator.reconcile.status import scaler_statuses, stale_in, status_of
 from phasewise_operator.reconcile.status_writer import StatusWriter
 from phasewise_operator.render.context import Context, Images, Permissions, RenderError
+from phasewise_operator.scaling.signals.kv_evidence import KvEvidence
 from phasewise_operator.scaling.types import Recommendation
 from phasewise_operator.store import Key, Store
 
@@ -45,6 +46,10 @@ NAMESPACE_SECONDS = 30.0
 class Recommender(Protocol):
     def recommendation(self, key: Key, uid: str) -> Recommendation:
         """What the scaling loop last recommended for the service with that uid."""
+        ...
+
+    def kv_evidence(self, key: Key, uid: str) -> KvEvidence:
+        """What the routers of the service with that uid say of KV transfer."""
         ...
 
     def service_changed(self, key: Key) -> None:
@@ -97,8 +102,9 @@ class Reconciler:
             return await self._refuse(live, _readable(error))
         observed = await self.observer.observe(self.store, self.kube, key, ctx.uid)
         recommendation = self.recommender.recommendation(key, ctx.uid)
+        evidence = self.recommender.kv_evidence(key, ctx.uid)
         try:
-            plan = make_plan(ctx, observed, recommendation)
+            plan = make_plan(ctx, observed, recommendation, evidence.proved)
         except RenderError as error:
             failures = await self._apply(ctx, live, observed, repair_changes(ctx, observed))
             return self._anew(key) if failures is None else await self._refuse(live, str(error), failures)
@@ -111,7 +117,7 @@ class Reconciler:
             return Result(complete=False, requeue_after=NAMESPACE_SECONDS)
         now = _now()
         views = role_views(ctx, plan, observed, now)
-        updates = report.report(ctx, plan, observed, views, failures, recommendation, live.get("status", {}))
+        updates = report.report(ctx, plan, observed, views, failures, evidence, live.get("status", {}))
         status = status_of(ctx, plan, observed, views, updates, recommendation, live, now)
         held_back = await self.status.write(live, status, updates, now)
         await self.status.write_scalers(scaler_statuses(ctx, observed))

@@ -13,7 +13,6 @@ from typing import Any, Final
 from phasewise_operator.api.status import ConditionStatus
 from phasewise_operator.kinds import Manifest
 from phasewise_operator.observed import Failure, Observed
-from phasewise_operator.reconcile import runbooks
 from phasewise_operator.reconcile.conditions import (
     DECODE_READY,
     ENGINES_UP_TO_DATE,
@@ -28,13 +27,14 @@ from phasewise_operator.reconcile.conditions import (
     Reason,
     Severity,
 )
+from phasewise_operator.reconcile.kv_condition import kv_condition
 from phasewise_operator.reconcile.plan import Plan
 from phasewise_operator.reconcile.pod_problems import PodProblem
 from phasewise_operator.reconcile.role_views import RoleView
 from phasewise_operator.reconcile.scaling_conditions import scaling_conditions
 from phasewise_operator.reconcile.sizes import unpaused_sizes
 from phasewise_operator.render.context import Context
-from phasewise_operator.scaling.types import NO_RECOMMENDATION, Recommendation
+from phasewise_operator.scaling.signals.kv_evidence import NO_EVIDENCE, KvEvidence
 from phasewise_runtime import contract
 
 REPEATED: Final = 3
@@ -55,13 +55,13 @@ def report(
     observed: Observed,
     views: Mapping[str, RoleView],
     failures: Sequence[Failure],
-    recommendation: Recommendation = NO_RECOMMENDATION,
+    evidence: KvEvidence = NO_EVIDENCE,
     before: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[ConditionUpdate]:
     """`views`: what role_views returned for the same plan and observation. `before`: the status as it is stored."""
     roles = [_role_condition(v) for v in views.values()]
     stalled = _stalled(ctx, plan, views, failures)
-    kv = [_kv_condition(observed, recommendation, before)] if ctx.disaggregated else []
+    kv = [kv_condition(observed, evidence, before)] if ctx.disaggregated else []
     return [
         _ready(ctx, [*roles, *kv], stalled),
         _model_condition(ctx, views),
@@ -122,22 +122,6 @@ def _model_condition(ctx: Context, views: Mapping[str, RoleView]) -> ConditionUp
     return ConditionUpdate(MODEL_READY, ConditionStatus.UNKNOWN, Reason.LOADING, text)
 
 
-def _kv_condition(observed: Observed, recommendation: Recommendation, before: Mapping[str, Any]) -> ConditionUpdate:
-    names = {p.name for p in observed.pods if p.role == contract.PREFILL and not p.deleting}
-    failed, good = sorted(recommendation.kv_transfer_failed & names), recommendation.kv_transfer_succeeded & names
-    if failed:
-        text = f"{failed[0]} answers without KV parameters, so that decode computes its prompts again: see its log"
-        return ConditionUpdate(KV_TRANSFER_READY, _FALSE, Reason.KV_PARAMETERS_MISSING, text)
-    if good:
-        text = "the last KV transfer of every prefill pod worked"
-        return ConditionUpdate(KV_TRANSFER_READY, _TRUE, Reason.TRANSFERRED, text)
-    routers = recommendation.signals.routers if recommendation.signals else None
-    if (routers is None or routers.read < routers.of) and (known := _known_kv_condition(before)):
-        return known  # an operator that has just begun has not read all routers yet
-    text = "no request has gone through both pools yet"
-    return ConditionUpdate(KV_TRANSFER_READY, ConditionStatus.UNKNOWN, Reason.NO_TRAFFIC, text)
-
-
 def _engines_condition(ctx: Context, plan: Plan) -> ConditionUpdate:
     if not plan.behind:
         text = "engines run what the spec and this version of the operator ask for"
@@ -145,18 +129,6 @@ def _engines_condition(ctx: Context, plan: Plan) -> ConditionUpdate:
     how = f"kubectl annotate -n {ctx.namespace} infsvc {ctx.name} --overwrite {contract.ANNOTATION_REFRESH}=$(date +%s)"
     text = f"a change would restart engines, so they keep what they have: {'; '.join(plan.behind)}; {how} replaces them"
     return ConditionUpdate(ENGINES_UP_TO_DATE, _FALSE, Reason.ENGINES_KEPT, text, Severity.NORMAL)
-
-
-def _known_kv_condition(before: Mapping[str, Any]) -> ConditionUpdate | None:
-    """What routers have said earlier."""
-    reasons = (Reason.TRANSFERRED, Reason.KV_PARAMETERS_MISSING)
-    found = (c for c in before.get("conditions", []) if c["type"] == KV_TRANSFER_READY and c["reason"] in reasons)
-    known = next(found, None)
-    if known is None:
-        return None
-    status, reason = ConditionStatus(known["status"]), known["reason"]
-    message = known["message"].removesuffix(runbooks.pointer(reason))
-    return ConditionUpdate(KV_TRANSFER_READY, status, reason, message, provisional=True)
 
 
 def _stalled(ctx: Context, plan: Plan, views: Mapping[str, RoleView], failures: Sequence[Failure]) -> ConditionUpdate:
@@ -237,7 +209,9 @@ def _ready(ctx: Context, parts: Sequence[ConditionUpdate], stalled: ConditionUpd
 
     Its reason is a column of `kubectl get`, so a service that is paused says so there, whatever else is wrong.
     """
-    missing = [p for p in parts if p.status is _FALSE and p.reason != Reason.SCALED_TO_ZERO]
+    missing = [
+        p for p in parts if p.status is _FALSE and p.reason not in (Reason.SCALED_TO_ZERO, Reason.KV_PATH_FAILED)
+    ]
     if missing and stalled.status is _TRUE:
         worst = replace(stalled, type=READY, status=_FALSE)
     elif missing:
@@ -258,6 +232,8 @@ def _ready_update(parts: Sequence[ConditionUpdate], stalled: ConditionUpdate) ->
     if any(p.type == DECODE_READY and p.reason == Reason.SCALED_TO_ZERO for p in parts):
         text = "no replica of decode is desired; with scaling.mode Auto the next request starts one"
         reason = Reason.SCALED_TO_ZERO
+    if any(p.reason == Reason.KV_PATH_FAILED for p in parts):
+        text = f"{text}; KV transfer fails between some pods, as the condition {KV_TRANSFER_READY} says"
     if stalled.status is _TRUE:
         return ConditionUpdate(READY, _TRUE, stalled.reason, f"{text}, but it is stalled: {stalled.message}")
     return ConditionUpdate(READY, _TRUE, reason, text)

@@ -43,6 +43,8 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "InvalidPod": Fault.SPEC,
     "InvalidSpec": Fault.SPEC,
     "KVParametersMissing": Fault.ENGINE,
+    "KVPathFailed": Fault.ENGINE,
+    "KVTransferFailed": Fault.ENGINE,
     "Manual": Fault.NOBODY,
     "ModelUnavailable": Fault.SPEC,
     "NameConflict": Fault.CLUSTER,

@@ -24,7 +24,9 @@ from phasewise_operator.api.status import (
 )
 from phasewise_operator.kinds import POOL_SCALER, Manifest
 from phasewise_operator.observed import Observed
+from phasewise_operator.reconcile import kv_condition
 from phasewise_operator.reconcile.conditions import (
+    KV_TRANSFER_READY,
     LIVE_CONDITIONS,
     MODEL_READY,
     OWN_TYPES,
@@ -58,6 +60,7 @@ STALE_SECONDS: Final = 300.0
 START_REASONS: Final = {
     **dict.fromkeys(ROLE_CONDITIONS.values(), (Reason.REPLICAS_STARTING, Reason.REPLICAS_READY)),
     MODEL_READY: (Reason.LOADING, Reason.LOADED),
+    KV_TRANSFER_READY: (Reason.KV_UNPROVED, Reason.TRANSFERRED),
     SCALING_ACTIVE: (NO_SIGNAL, NO_ROUTER, Reason.MEASURED, Reason.NO_MAXIMUM),
 }
 """Reasons by which a condition follows the start of a service: a change between them alone is progress."""
@@ -210,13 +213,13 @@ def write_pause(before: Manifest, after: Manifest) -> float | None:
     """Seconds that must have passed since the last write before this change is written; None: it is not worth one.
 
     A change in anything but progress, messages and measured figures is written at once. Figures count if they have
-    moved or the messages about them have changed.
+    moved or the messages about them have changed. That KV was handed over later than it says is a figure, too.
     """
     if _state(before) != _state(after):
         return PROGRESS_SECONDS if is_progress(before, after) else 0.0
     if _messages(before) != _messages(after):
         return MESSAGE_SECONDS
-    moved = _figures_moved(before.get("slo", {}), after.get("slo", {}))
+    moved = _figures_moved(before.get("slo", {}), after.get("slo", {})) or kv_condition.is_older(before, after)
     return FIGURES_SECONDS if moved or _live_messages(before) != _live_messages(after) else None
 
 
@@ -246,7 +249,14 @@ def _state(status: Manifest) -> Manifest:
 
 
 def _messages(status: Manifest) -> dict[str, str]:
-    return {c["type"]: c["message"] for c in _own_conditions(status) if c["type"] not in LIVE_CONDITIONS}
+    own = [c for c in _own_conditions(status) if not _is_measured(c)]
+    return {c["type"]: kv_condition.without_time(c["message"]) for c in own}
+
+
+def _is_measured(condition: Manifest) -> bool:
+    """Its message has figures that move with the load; where KV flows, how many paths were used so far."""
+    measured = condition["type"] in LIVE_CONDITIONS
+    return measured or (condition["type"], condition["reason"]) == (KV_TRANSFER_READY, Reason.TRANSFERRED)
 
 
 def _own_conditions(status: Manifest) -> list[Manifest]:
@@ -260,8 +270,8 @@ def _follows_load(status: Manifest) -> bool:
 
 
 def _live_messages(status: Manifest) -> list[str]:
-    live = [c for c in status.get("conditions", []) if c["type"] in LIVE_CONDITIONS]
-    messages = [f"{c['status']} {c['reason']}: {c['message']}" for c in live]
+    live = [c for c in status.get("conditions", []) if _is_measured(c)]
+    messages = [f"{c['status']} {c['reason']}: {kv_condition.without_time(c['message'])}" for c in live]
     return [*messages, *(status.get(role, {}).get("reason", "") for role in contract.ENGINE_ROLES)]
 
 

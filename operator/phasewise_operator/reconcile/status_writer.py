@@ -14,21 +14,21 @@ from dataclasses import dataclass, field
 from phasewise_operator.kinds import EVENT, INFERENCE_SERVICE, POOL_SCALER, Manifest
 from phasewise_operator.kube import Kube
 from phasewise_operator.kube_errors import KubeError
-from phasewise_operator.reconcile.conditions import LIVE_CONDITIONS, ConditionUpdate, conditions
+from phasewise_operator.reconcile.conditions import KV_TRANSFER_READY, LIVE_CONDITIONS, ConditionUpdate, conditions
 from phasewise_operator.reconcile.events import changed_conditions, condition_event, decision_event, fresh_decisions
 from phasewise_operator.reconcile.status import write_pause
 from phasewise_operator.store import Key, Store
 
 log = logging.getLogger(__name__)
 EVENT_SECONDS = 600.0
-"""The same Event about scaling is not recorded again for so long, however often the condition comes and goes."""
+"""The same Event about scaling or KV is not recorded again for so long, however often the condition comes and goes."""
 
 
 @dataclass(frozen=True)
 class EventRecorder:
     kube: Kube
     event_times: dict[tuple[Key, str, str], float] = field(default_factory=dict[tuple[Key, str, str], float])
-    """When an Event of a condition that follows the load was last recorded, by service, condition and reason."""
+    """When an Event of a condition that comes and goes was last recorded, by service, condition and reason."""
     clock: Callable[[], float] = time.monotonic
 
     def forget(self, key: Key) -> None:
@@ -50,7 +50,7 @@ class EventRecorder:
                 log.log(logging.INFO if error.namespace_ends else logging.WARNING, "event: %s", error)
 
     def _is_due(self, key: Key, update: ConditionUpdate) -> bool:
-        if update.type not in LIVE_CONDITIONS:
+        if update.type not in (KV_TRANSFER_READY, *LIVE_CONDITIONS):
             return True
         ref, now = (key, update.type, update.reason), self.clock()
         due = now - self.event_times.get(ref, -math.inf) >= EVENT_SECONDS

@@ -18,6 +18,16 @@ def reason(state: State, old_before: bool) -> str:
     """What is under way; empty: nothing. `old_before`: there were replicas of old revisions before this step."""
     if not old_before:
         return _waiting(state)
+    return "; ".join(text for text in (_under_way(state), _unproved(state)) if text)
+
+
+def _unproved(state: State) -> str:
+    pods = [f"{c.unproved} new {role} pods" for role, c in state.current.items() if c.unproved]
+    text = "are ready and wait for the routers' proof that KV flows: the condition KVTransferReady says what they see"
+    return f"{' and '.join(pods)} {text}" if pods and state.old else ""
+
+
+def _under_way(state: State) -> str:
     if not state.old:
         served = state.service(state.new) is Service.FULL
         return "the last pods of the old revision go" if served else "the new revision replaces one that never served"

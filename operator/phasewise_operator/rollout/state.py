@@ -52,7 +52,10 @@ class Revision:
     """It is the one that the spec asks for."""
     replicas: int = 0
     ready: int = 0
-    """Pods that serve. Of the new group's current revisions those that have been ready for a while."""
+    """Pods that serve. Of the new group's current revisions those that have been ready for a while and, where that is
+    known, have handed KV over."""
+    unproved: int = 0
+    """Of the pods that have been ready for a while those that `ready` lacks: they have not handed KV over yet."""
     routable: int = 0
     """Pods that are ready at this moment."""
     live: int = 0
@@ -89,7 +92,8 @@ class State:
         for current in self.current.values():
             if seen := found.get((current.role, current.revision)):
                 _observe(current, seen)
-                current.ready = seen.available
+                current.ready = seen.available if seen.proved is None else seen.proved
+                current.unproved = seen.available - current.ready
         self.former = [_former(r) for key, r in found.items() if key not in keys]
         self.all = [*self.current.values(), *self.former]
         self.new = desired[0].fingerprint

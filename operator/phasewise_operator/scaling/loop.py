@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from pydantic import ValidationError
 
@@ -22,14 +22,16 @@ from phasewise_operator.kinds import POD, Manifest
 from phasewise_operator.observed import Observed
 from phasewise_operator.queue import WorkQueue
 from phasewise_operator.render.context import Context, Images
+from phasewise_operator.scaling.idle import LEAST_SECONDS, wait_for_request
 from phasewise_operator.scaling.metrics import ScalingMetrics
 from phasewise_operator.scaling.pace import Pace
 from phasewise_operator.scaling.policy.data_quality import NO_SIGNAL
 from phasewise_operator.scaling.policy.decide import Memory, decide
 from phasewise_operator.scaling.pools import at_rest, pools_of, scrape_targets, targets_of
 from phasewise_operator.scaling.scrape import ScrapeError, Scraper, pause_after
-from phasewise_operator.scaling.signals.build import kv_transfers, signals
+from phasewise_operator.scaling.signals.build import signals
 from phasewise_operator.scaling.signals.history import History, Scrape, ScrapeTarget
+from phasewise_operator.scaling.signals.kv_evidence import NO_EVIDENCE, KvEvidence, kv_evidence
 from phasewise_operator.scaling.types import (
     FIGURES_SECONDS,
     NO_RECOMMENDATION,
@@ -45,14 +47,12 @@ log = logging.getLogger(__name__)
 
 ROUND_SECONDS: Final = 2.0
 """Between the beginnings of two rounds where there is traffic, or where a pool may have to shrink."""
-IDLE_SECONDS: Final = 60.0
-"""The longest single wait for a request on an idle service."""
 REST_SECONDS: Final = 300.0
 """The longest time between two rounds of an idle service: only a request or another spec ends it earlier."""
-LEAST_SECONDS: Final = 0.5
-"""Between two rounds in any case."""
-BLIND_SECONDS: Final = 3.0
-"""Until a router that does not answer is asked again."""
+PROOF_SECONDS: Final = 5.0
+"""The same while pods wait for their proof that KV flows, or a path fails: routers see that end without a request."""
+SILENT_SECONDS: Final = 300.0
+"""Routers of which nothing could be read for so long are taken to prove nothing: a rollout must not wait for ever."""
 STARTING_SECONDS: Final = 10.0
 """Between rounds while no router is ready: nothing can be decided, and the store says when one is."""
 
@@ -79,6 +79,11 @@ class Loop:
         """The newest recommendation for a service; none for another service of the same name."""
         found = self._followers.get(key)
         return found[0].recommendation if found and found[0].uid == uid else NO_RECOMMENDATION
+
+    def kv_evidence(self, key: Key, uid: str) -> KvEvidence:
+        """What the routers of a service say of KV transfer; nothing for another service of the same name."""
+        found = self._followers.get(key)
+        return found[0].evidence if found and found[0].uid == uid else NO_EVIDENCE
 
     async def run(self) -> None:
         """Follow every service of the store, until cancelled."""
@@ -129,12 +134,14 @@ class _Follower:
         self._key = key
         self.uid = uid
         self.recommendation = NO_RECOMMENDATION
+        self.evidence = NO_EVIDENCE
+        self._began = time.monotonic()
         self._history = History()
         self._memory = Memory()
         self._scrape_pause = 0.0
         self._reported_at = 0.0
         self._roles: frozenset[str] = frozenset()
-        self._routers: list[ScrapeTarget] = []
+        self._expected: list[ScrapeTarget] = []
         self._generation: int | None = None
         self._unparsed: Manifest | None = None
         """The newest spec, until the next round has parsed it."""
@@ -143,18 +150,23 @@ class _Follower:
         self._changed = asyncio.Event()
 
     def take_change(self, live: Manifest) -> None:
-        """Another spec, parsed in the next round, or a router more that is ready: the next round does not wait."""
+        """Another spec, parsed in the next round, or a pod more that is ready: the next round does not wait."""
         if live["metadata"]["generation"] != self._generation:
             self._generation, self._unparsed = live["metadata"]["generation"], live
             self._changed.set()
-        elif self._ctx and not self._changed.is_set() and self._has_new_router():
+        elif self._ctx and not self._changed.is_set() and self._has_new_pod():
             self._changed.set()
 
-    def _has_new_router(self) -> bool:
-        """Whether requests may come to a router that is not waited on."""
-        pods, known = self._deps.store.children(self._key, POD), {router.uid for router in self._routers}
-        routers = [p for p in pods if p["metadata"]["labels"].get(contract.LABEL_ROLE) == contract.ROUTER]
-        return any(t.uid not in known for t in scrape_targets(Observed.of(routers, self.uid))[0])
+    @property
+    def _routers(self) -> list[ScrapeTarget]:
+        return [target for target in self._expected if target.role == contract.ROUTER]
+
+    def _has_new_pod(self) -> bool:
+        """Whether requests may come to a router that is not waited on, or routers are to prove an engine."""
+        known, routers = {target.uid for target in self._expected}, self._routers
+        pods = [p for p in self._deps.store.children(self._key, POD) if p["metadata"]["uid"] not in known]
+        asked = [p for p in pods if routers or p["metadata"]["labels"].get(contract.LABEL_ROLE) == contract.ROUTER]
+        return bool(scrape_targets(Observed.of(asked, self.uid))[0])
 
     async def follow(self) -> None:
         due: float | None = None
@@ -163,10 +175,16 @@ class _Follower:
                 began = time.monotonic()
                 idle = await self._try_round()
             if idle:
-                await self._wait_for_request()
+                await wait_for_request(self._deps.scraper, self._routers, self._history, self._changed, self._rest())
             pause = max(LEAST_SECONDS if idle else ROUND_SECONDS * self._pace.stretch, self._scrape_pause)
             due = max(began + pause, time.monotonic() + LEAST_SECONDS)
             await asyncio.sleep(due - time.monotonic())
+
+    def _rest(self) -> float:
+        """The longest time between two rounds without a request, in seconds."""
+        if not self._routers:
+            return STARTING_SECONDS
+        return PROOF_SECONDS if self.evidence.awaits_proof(self._expected) else REST_SECONDS
 
     async def _try_round(self) -> bool:
         """Returns whether the next round may wait until a request arrives."""
@@ -182,21 +200,24 @@ class _Follower:
         self._changed.clear()
         ctx = self._context()
         if ctx is None:
-            self._routers = []
+            self._expected = []
             return True
         status = (self._deps.store.service(self._key) or {}).get("status")
         observed = Observed.of(self._deps.store.children(self._key), self.uid, status=status)
-        expected, draining = scrape_targets(observed)
-        self._routers = [t for t in expected if t.role == contract.ROUTER]
+        self._expected, draining = scrape_targets(observed)
         with self._deps.metrics.rounds.time():
-            await self._scrape([*expected, *draining])
+            await self._scrape([*self._expected, *draining])
             attainment = ctx.spec.slo.attainment / 100
-            measured = signals(self._history, expected, list(ctx.pools), attainment, time.monotonic())
+            measured = signals(self._history, self._expected, list(ctx.pools), attainment, time.monotonic())
             pools = pools_of(ctx, observed)
-            before, self.recommendation = self.recommendation, self._recommend(ctx, pools, measured)
+            before, known = self.recommendation, self.evidence
+            self.recommendation = self._recommend(ctx, pools, measured)
+            patient = time.monotonic() - self._began < SILENT_SECONDS
+            self.evidence = kv_evidence(self._history, self._expected, known, patient)
         self._count(pools, before, self.recommendation)
         self._export(pools, measured)
-        self._queue_if_news(before, measured)
+        is_news = _actionable(before) != _actionable(self.recommendation) or known.judgement != self.evidence.judgement
+        self._queue_if(is_news, measured)
         if not self._routers and not draining:
             return True
         sufficient = measured.routers.read == measured.routers.of and measured.load_window > 0
@@ -228,7 +249,6 @@ class _Follower:
         self._history = self._history.fold(targets, scrapes, time.monotonic())
 
     def _recommend(self, ctx: Context, pools: Sequence[PoolState], measured: Signals) -> Recommendation:
-        kv = kv_transfers(self._history)
         decisions: dict[str, SizeDecision] = {}
         scaling = ctx.spec.scaling
         if not _decides(ctx):
@@ -241,7 +261,7 @@ class _Follower:
             )
             self._memory = result.memory
             decisions = dict(result.decisions)
-        return Recommendation(decisions, measured, ctx.generation, kv.succeeded, kv.failed)
+        return Recommendation(decisions, measured, ctx.generation)
 
     def _count(self, pools: Sequence[PoolState], before: Recommendation, after: Recommendation) -> None:
         for pool in pools:
@@ -253,37 +273,14 @@ class _Follower:
             labels = (*self._key, pool.role, direction, decision.reason)
             self._deps.metrics.decisions.labels(*labels).inc()
 
-    def _queue_if_news(self, before: Recommendation, measured: Signals) -> None:
-        """Queue the service for the reconciler: at once for a new decision, now and then for new figures."""
+    def _queue_if(self, is_news: bool, measured: Signals) -> None:
+        """Queue the service for the reconciler: at once for a new decision or another judgement of KV transfer, now and
+        then for new figures."""
         now = time.monotonic()
         figures = not measured.quiet and now - self._reported_at >= FIGURES_SECONDS
-        if figures or _actionable(before) != _actionable(self.recommendation):
+        if figures or is_news:
             self._reported_at = now
             self._deps.queue.add(self._key)
-
-    # --- without traffic -------------------------------------------------------------------------------------
-    async def _wait_for_request(self) -> None:
-        """Until a router has received another request, `take_change` asks for a round, or it is time for one anyway."""
-        seconds = REST_SECONDS if self._routers else STARTING_SECONDS
-        waits: list[asyncio.Task[Any]] = [asyncio.create_task(self._request_at(router)) for router in self._routers]
-        waits.append(asyncio.create_task(self._changed.wait()))
-        try:
-            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
-
-    async def _request_at(self, router: ScrapeTarget) -> None:
-        newest = self._history.newest.get(router.uid)
-        since = int(sum(newest.scrape.metrics.counters.get(contract.METRIC_ARRIVALS, {}).values())) if newest else 0
-        count: int | None = since
-        while count == since:
-            began = time.monotonic()
-            count = await self._deps.scraper.wait_activity(router.address, since, IDLE_SECONDS)
-            await asyncio.sleep(max(0.0, began + LEAST_SECONDS - time.monotonic()) if count == since else 0)
-        if count is None:
-            await asyncio.sleep(BLIND_SECONDS)
 
 
 def _decides(ctx: Context) -> bool:
@@ -297,4 +294,4 @@ def _actionable(recommendation: Recommendation) -> object:
     known = {role: d for role, d in recommendation.decisions.items() if d.reason != NO_SIGNAL}
     sizes = {role: (d.desired, d.sufficient, d.limit) for role, d in known.items()}
     generation = recommendation.generation if known else 0
-    return sizes, generation, recommendation.kv_transfer_succeeded, recommendation.kv_transfer_failed
+    return sizes, generation

@@ -202,10 +202,6 @@ class Recommendation:
     signals: Signals | None = None
     generation: int = 0
     """metadata.generation that the decisions are for: those for another spec are not acted on."""
-    kv_transfer_succeeded: frozenset[str] = frozenset()
-    """Prefill pods whose last KV transfer led to a first token, as the routers saw it."""
-    kv_transfer_failed: frozenset[str] = frozenset()
-    """Prefill pods that last answered without KV parameters."""
 
 
 FIGURES_SECONDS: Final = 30.0

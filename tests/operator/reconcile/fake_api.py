@@ -13,6 +13,7 @@ from phasewise_operator.kinds import EVENT, Kind, Manifest
 from phasewise_operator.kube import Listing
 from phasewise_operator.reconcile.managed_fields import owned_fields
 from phasewise_operator.reconcile.worker import Worker
+from phasewise_operator.scaling.signals.kv_evidence import KvEvidence
 from phasewise_operator.scaling.types import NO_RECOMMENDATION, Recommendation
 from phasewise_operator.store import Key
 from phasewise_runtime import contract
@@ -107,11 +108,15 @@ def merge(live: dict[str, Any], applied: dict[str, Any], owned: Any) -> dict[str
 
 
 class Loop:
-    """A scaling loop with a fixed recommendation."""
+    """A scaling loop with a fixed recommendation, and routers that prove nothing."""
 
     def __init__(self) -> None:
         self.says = NO_RECOMMENDATION
+        self.evidence = KvEvidence(proving=False)
         self.changed: list[Key] = []
+
+    def kv_evidence(self, key: Key, uid: str) -> KvEvidence:
+        return self.evidence
 
     def recommendation(self, key: Key, uid: str) -> Recommendation:
         return self.says

@@ -12,7 +12,7 @@ from phasewise_operator.reconcile.conditions import ConditionUpdate
 from phasewise_operator.reconcile.plan import Plan
 from phasewise_operator.reconcile.role_views import role_views
 from phasewise_operator.render.context import Context
-from phasewise_operator.scaling.types import NO_RECOMMENDATION, Recommendation
+from phasewise_operator.scaling.signals.kv_evidence import NO_EVIDENCE, KvEvidence
 from phasewise_runtime import contract
 
 
@@ -68,13 +68,13 @@ def report(
     plan: Plan,
     now: Observed,
     failures: list[Failure],
-    recommendation: Recommendation = NO_RECOMMENDATION,
+    evidence: KvEvidence = NO_EVIDENCE,
     before: Manifest | None = None,
 ) -> list[ConditionUpdate]:
     """Without `before` as in a pass after the first of the spec."""
     views = role_views(ctx, plan, now, NOW)
     known = {"observedGeneration": ctx.generation} if before is None else before
-    return report_module.report(ctx, plan, now, views, failures, recommendation, known)
+    return report_module.report(ctx, plan, now, views, failures, evidence, known)
 
 
 def by_type(updates: list[ConditionUpdate]) -> dict[str, tuple[str, str]]:

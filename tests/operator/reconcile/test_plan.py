@@ -223,3 +223,26 @@ def test_the_same_change_in_both_pools_is_none_that_keeps_them_from_pairing(make
     both = in_engine(image="other:1", env=[LAYOUT])
     plan = make_plan(make_context(prefill=both, decode=both), Observed())
     assert len({e.fingerprint for e in plan.engines}) == 1
+
+
+def rolling_to(proved: frozenset[str] | None, make_context: MakeContext, **changes: Any) -> list[str]:
+    """Deployments that a step removes when all pods of a new image are available beside the old."""
+    old = observed(make_plan(make_context(**changes), Observed()), ready=2)
+    ctx = make_context(**changes, engine={"image": "vllm/vllm-openai:v0.33.0"})
+    running = observed(make_plan(ctx, Observed()), ready=2)
+    both = Observed({**old.children, **running.children}, (*old.pods, *running.pods))
+    for live in both.children.values():
+        if live["kind"] == "Deployment":
+            live["status"]["availableReplicas"] = live["status"]["readyReplicas"]
+    return [m["metadata"]["name"] for m in make_plan(ctx, both, proved=proved).changes.remove]
+
+
+def test_old_deployments_go_when_the_new_pods_have_handed_kv_over(make_context: MakeContext) -> None:
+    assert rolling_to(frozenset(), make_context) == []
+    assert len(rolling_to(frozenset({"prefill-0", "decode-0"}), make_context)) == 2
+    assert len(rolling_to(None, make_context)) == 2
+
+
+@pytest.mark.parametrize("changes", [{"prefill": None}, {"prefill": {"replicas": {"min": 0, "max": 1}}}])
+def test_pods_that_have_nobody_to_hand_kv_to_need_no_proof(changes: dict[str, Any], make_context: MakeContext) -> None:
+    assert rolling_to(frozenset(), make_context, **changes) != []

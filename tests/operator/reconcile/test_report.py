@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from tests.operator.conftest import MakeContext
 from tests.operator.reconcile.live_objects import NOW, by_type, observed, report
-from tests.operator.scaling.policy.signal_factory import make_signals
 
 from phasewise_operator.api.status import ConditionStatus
 from phasewise_operator.kinds import Manifest
@@ -19,7 +16,7 @@ from phasewise_operator.reconcile.report import refused
 from phasewise_operator.reconcile.role_views import role_views
 from phasewise_operator.reconcile.status import status_of
 from phasewise_operator.render.context import Context
-from phasewise_operator.scaling.types import NO_RECOMMENDATION, Coverage, Recommendation, SizeDecision
+from phasewise_operator.scaling.types import Recommendation, SizeDecision
 
 
 def test_the_reason_of_a_pod_goes_up_to_ready(make_context: MakeContext) -> None:
@@ -98,72 +95,13 @@ def test_the_condition_explains_the_first_refusal_and_names_all_others(make_cont
     assert stalled.message.endswith("; also Service s11 (NameConflict); and 3 more")
 
 
-GOOD = frozenset({"prefill-0"})
-KV_CASES = [
-    (Recommendation(), "Unknown", "NoTraffic", "True"),
-    (Recommendation(kv_transfer_succeeded=frozenset({"prefill-0"})), "True", "Transferred", "True"),
-    (
-        Recommendation(kv_transfer_succeeded=frozenset({"prefill-1"}), kv_transfer_failed=frozenset({"prefill-0"})),
-        *("False", "KVParametersMissing", "False"),
-    ),
-    (Recommendation(kv_transfer_failed=frozenset({"a-pod-that-is-gone"})), "Unknown", "NoTraffic", "True"),
-]
-
-
-@pytest.mark.parametrize(("recommendation", "status", "reason", "ready"), KV_CASES)
-def test_kv_transfer_is_ready_on_evidence_alone(
-    recommendation: Recommendation, status: str, reason: str, ready: str, make_context: MakeContext
-) -> None:
-    ctx = make_context(prefill={"replicas": {"min": 2, "max": 2}})
-    plan = make_plan(ctx, Observed())
-    found = by_type(report(ctx, plan, observed(plan, ready=2), [], recommendation))
-    assert found["KVTransferReady"] == (status, reason)
-    assert found["Ready"][0] == ready
-
-
-@pytest.mark.parametrize("known", [Recommendation(kv_transfer_succeeded=GOOD), Recommendation(kv_transfer_failed=GOOD)])
-def test_what_was_known_of_kv_transfer_stays_until_an_operator_that_begins_has_read_the_routers(
-    known: Recommendation, make_context: MakeContext
-) -> None:
-    ctx = make_context(prefill={"replicas": {"min": 1, "max": 1}})
-    plan = make_plan(ctx, Observed())
-    live = observed(plan, ready=1)
-
-    def shown(recommendation: Recommendation, before: Manifest) -> Manifest:
-        updates = report(ctx, plan, live, [], recommendation, before)
-        return {"conditions": [c.to_json() for c in conditions(updates, 1, before, NOW)]}
-
-    measured = make_signals({}, arrivals=0.0)
-    before = shown(replace(known, signals=measured), {})
-    assert shown(NO_RECOMMENDATION, before) == before
-    assert shown(Recommendation(signals=replace(measured, routers=Coverage(0, 1))), before) == before
-    after = by_type(report(ctx, plan, live, [], Recommendation(signals=measured), before))
-    assert after["KVTransferReady"] == ("Unknown", "NoTraffic")
-
-
-def test_ready_says_what_was_known_of_kv_transfer_when_nothing_else_is_wrong_any_more(
-    make_context: MakeContext,
-) -> None:
-    ctx = make_context(prefill={"replicas": {"min": 1, "max": 1}})
-    plan = make_plan(ctx, Observed())
-    known = Recommendation(kv_transfer_failed=GOOD)
-    starting = report(ctx, plan, observed(plan), [])
-    failed = report(ctx, plan, observed(plan, ready=2), [], known)
-    stored = [u for u in starting if u.type == "Ready"] + [u for u in failed if u.type == "KVTransferReady"]
-    before = {"conditions": [c.to_json() for c in conditions(stored, 1, {}, NOW)]}
-    updates = report(ctx, plan, observed(plan, ready=2), [], NO_RECOMMENDATION, before)
-    ready = next(c for c in conditions(updates, 1, before, NOW) if c.type == "Ready")
-    assert ready.reason == "KVParametersMissing"
-    assert ready.message.count("see docs/runbooks/KVParametersMissing.md") == 1
-
-
 def test_a_pool_that_grows_stays_ready(make_context: MakeContext) -> None:
     ctx = make_context(prefill={"replicas": {"min": 1, "max": 4}}, router={"replicas": 1})
     grown = Recommendation(
         {"prefill": SizeDecision(3, "PrefillLoad", "more"), "decode": SizeDecision(1, "WithinTargets", "well")}
     )
     plan = make_plan(ctx, Observed(), grown)
-    found = report(ctx, plan, observed(plan, ready=1), [], grown)
+    found = report(ctx, plan, observed(plan, ready=1), [])
     assert by_type(found)["Ready"][0] == "True"
     assert by_type(found)["Reconciling"][0] == "False"
     assert next(v.message for v in found if v.type == "PrefillReady") == "1 of 3 replicas are ready"

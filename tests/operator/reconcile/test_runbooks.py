@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[3]
 PAGES = {path.stem: path.read_text() for path in (ROOT / FOLDER).glob("*.md") if path.stem != "README"}
 HELD = {reason for reason, text in REASONS.items() if text == REASONS[NO_SIGNAL]}
 GOOD = {
-    *(Reason.SERVING, Reason.REPLICAS_READY, Reason.LOADED, Reason.LOADING, Reason.TRANSFERRED, Reason.NO_TRAFFIC),
+    *(Reason.SERVING, Reason.REPLICAS_READY, Reason.LOADED, Reason.LOADING, Reason.TRANSFERRED, Reason.KV_UNPROVED),
     *(Reason.MEASURED, Reason.EXTERNAL, Reason.WITHIN_BOUNDS, Reason.RECONCILED, Reason.UP_TO_DATE),
 }
 """Reasons of conditions that are as they should be, or not known yet."""

@@ -46,7 +46,7 @@ def recommendation(
 
 def updates_of(ctx: Context, given: Recommendation) -> list[ConditionUpdate]:
     plan = make_plan(ctx, Observed(), given)
-    return report(ctx, plan, Observed(), role_views(ctx, plan, Observed(), NOW), [], given)
+    return report(ctx, plan, Observed(), role_views(ctx, plan, Observed(), NOW), [])
 
 
 def status(ctx: Context, given: Recommendation, before: Manifest, now: str = NOW) -> Manifest:

@@ -22,7 +22,7 @@ from tests.operator.scaling.fake_pods import ENGINE, ROUTER, FakePod, serving
 from phasewise_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD
 from phasewise_operator.queue import WorkQueue
 from phasewise_operator.render.context import Context, Images
-from phasewise_operator.scaling import loop, scrape
+from phasewise_operator.scaling import idle, loop, scrape
 from phasewise_operator.scaling.loop import Deps, Loop
 from phasewise_operator.scaling.metrics import ScalingMetrics
 from phasewise_operator.scaling.policy import data_quality
@@ -71,8 +71,13 @@ class Stage:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds of 20 ms, for tests that say nothing of how long a round takes."""
-    for name in ("ROUND_SECONDS", "LEAST_SECONDS", "IDLE_SECONDS"):
-        monkeypatch.setattr(loop, name, 0.02)
+    for module, name in (
+        (loop, "ROUND_SECONDS"),
+        (loop, "LEAST_SECONDS"),
+        (idle, "LEAST_SECONDS"),
+        (idle, "IDLE_SECONDS"),
+    ):
+        monkeypatch.setattr(module, name, 0.02)
     monkeypatch.setattr(data_quality, "MIN_WINDOW", 0.01)
 
 

@@ -27,25 +27,6 @@ from phasewise_operator.scaling.types import Coverage, Latency, Outcomes, PodLoa
 from phasewise_runtime import contract
 
 
-@dataclass(frozen=True)
-class KvTransfers:
-    """Prefill pods by how the last transfer of their KV cache went, as the routers saw it on real requests."""
-
-    succeeded: frozenset[str] = frozenset()
-    failed: frozenset[str] = frozenset()
-
-
-def kv_transfers(history: History) -> KvTransfers:
-    """Of whatever age: how the last one went does not change with time. Where routers disagree, a failure counts."""
-    found = [
-        (_label(labels, "pod"), value)
-        for newest in history.newest.values()
-        for labels, value in newest.scrape.metrics.gauges.get(contract.METRIC_KV_TRANSFER_OK, {}).items()
-    ]
-    failed = frozenset(pod for pod, value in found if value == 0)
-    return KvTransfers(frozenset(pod for pod, _ in found) - failed, failed)
-
-
 def signals(
     history: History, expected: Sequence[ScrapeTarget], pools: Sequence[str], attainment: float, now: float
 ) -> Signals:

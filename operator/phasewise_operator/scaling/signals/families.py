@@ -37,6 +37,10 @@ ENGINE: Final = FamilyFilter(
 
 ROUTER_GAUGES: Final = (
     contract.METRIC_KV_TRANSFER_OK,
+    contract.METRIC_KV_PROVED_AT,
+    contract.METRIC_KV_CANARY_BYTES,
+    contract.METRIC_KV_PATHS,
+    contract.METRIC_KV_FAILED_PATH,
     contract.METRIC_AWAITING,
     contract.METRIC_OVERDUE,
     contract.METRIC_QUEUE_DEPTH,

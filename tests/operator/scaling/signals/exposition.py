@@ -39,6 +39,10 @@ class Router:
         self.queued = Gauge(contract.METRIC_QUEUE_DEPTH, "Waiting.", registry=r)
         self.active = Gauge(contract.METRIC_ACTIVE, "Requests in flight.", registry=r)
         self.kv_transfer = Gauge(contract.METRIC_KV_TRANSFER_OK, "Last KV transfer.", ["pod"], registry=r)
+        self.kv_proved_at = Gauge(contract.METRIC_KV_PROVED_AT, "Last proof.", ["pod"], registry=r)
+        self.kv_bytes = Gauge(contract.METRIC_KV_CANARY_BYTES, "Of the canary.", ["pod"], registry=r)
+        self.kv_paths = Gauge(contract.METRIC_KV_PATHS, "Pairs of pods.", ["state"], registry=r)
+        self.kv_failed = Gauge(contract.METRIC_KV_FAILED_PATH, "Failed.", ["prefill", "decode", "reason"], registry=r)
         pod = ["role", "pod"]
         self.requests = Counter(contract.METRIC_POD_REQUESTS, "Requests.", pod, registry=r)
         self.inflight = Counter(contract.METRIC_POD_INFLIGHT_SECONDS, "Request-seconds.", pod, registry=r)
@@ -46,6 +50,13 @@ class Router:
         self.ttft = Histogram(contract.METRIC_TTFT, "TTFT.", buckets=BUCKETS, registry=r)
         self.phase = Histogram(contract.METRIC_TTFT_PHASE, "Of TTFT.", ["phase"], buckets=BUCKETS, registry=r)
         self.itl = Histogram(contract.METRIC_ITL, "ITL.", buckets=BUCKETS, registry=r)
+
+    def tries_kv(self, proved: int = 0, unproved: int = 0, failed: int = 0, **pods: bool) -> None:
+        """What a router that proves pods exports after tries; `pods`: whether KV flows."""
+        for state, count in zip(contract.KV_PATH_STATES, (proved, unproved, failed), strict=True):
+            self.kv_paths.labels(state).set(count)
+        for pod, flows in pods.items():
+            self.kv_transfer.labels(pod).set(flows)
 
     def body(self) -> bytes:
         return generate_latest(self.registry)

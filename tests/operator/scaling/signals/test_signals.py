@@ -1,4 +1,4 @@
-"""What is known of a service after its rounds: load by pod, outcomes, TTFT by phase, KV transfers."""
+"""What is known of a service after its rounds: load by pod, outcomes, TTFT by phase."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.operator.scaling.signals.exposition import Engine, Router
 from tests.operator.scaling.signals.service import D, P, R, Service, pod
 
 from phasewise_operator.scaling.signals import families
-from phasewise_operator.scaling.signals.build import KvTransfers, kv_transfers, signals
+from phasewise_operator.scaling.signals.build import signals
 from phasewise_operator.scaling.signals.exposition import ParsedMetrics
 from phasewise_operator.scaling.signals.history import SLO_WINDOW, History, Scrape
 from phasewise_operator.scaling.types import Outcomes, PodLoad, TtftParts
@@ -137,16 +137,3 @@ def test_admission_is_decodes_queue_less_the_transfer(
         decode.observe(families.TRANSFER_TIME, *transfer)
     service.round()
     assert service.signals().parts == TtftParts(transfer=transfer[0] if transfer else None, admission=admission)
-
-
-# --- KV transfers -------------------------------------------------------------------------------------------
-
-
-def test_where_routers_disagree_a_failed_hand_over_counts(service: Service, router: Router) -> None:
-    assert kv_transfers(service.history) == KvTransfers()
-    other = service.pods[pod(R, "r2")] = Router()
-    for one, pods in ((router, {"a": 1, "b": 1}), (other, {"b": 0, "c": 0})):
-        for name, value in pods.items():
-            one.kv_transfer.labels(name).set(value)
-    service.round()
-    assert kv_transfers(service.history) == KvTransfers(frozenset({"a"}), frozenset({"b", "c"}))
