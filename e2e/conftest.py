@@ -21,7 +21,7 @@ from e2e.cluster.progress import step
 from e2e.deploy import NAMESPACE as OPERATOR_NAMESPACE
 from e2e.deploy import OPERATOR, bring_up, stop_demo
 from e2e.reference import Reference
-from e2e.service import CHAT_NAMESPACE, NAMESPACE, Service, chat_manifest, scaled_manifest
+from e2e.service import CHAT_NAMESPACE, NAMESPACE, NAMESPACES, Service, chat_manifest, scaled_manifest
 from phasewise_runtime import contract
 
 FILES = (
@@ -30,6 +30,7 @@ FILES = (
     "test_conditions",
     "test_scaling",
     "test_reconcile",
+    "test_reapply",
     "test_fuzz",
     "test_network",
     "test_admission",
@@ -108,7 +109,7 @@ def phasewise(pytestconfig: pytest.Config, request: pytest.FixtureRequest) -> No
         cluster.selected().remove_node()
         stop_demo()
         found = {live["metadata"]["name"] for live in kube.find("namespaces")}
-        if left := sorted(found & {CHAT_NAMESPACE, NAMESPACE}):
+        if left := sorted(found & set(NAMESPACES)):
             with step("removing what an earlier run left"):
                 cluster.kubectl("delete", "namespace", *left, "--timeout=180s")
         needed = {fixture for item in request.session.items for fixture in getattr(item, "fixturenames", ())}
