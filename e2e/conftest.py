@@ -22,9 +22,8 @@ from e2e.cluster.settings import NODE_NAME
 from e2e.deploy import NAMESPACE as OPERATOR_NAMESPACE
 from e2e.deploy import OPERATOR, bring_up, stop_demo
 from e2e.reference import Reference
-from e2e.rollouts.ground import NAMESPACE as ROLLOUTS_NAMESPACE
 from e2e.rollouts.ground import SLOTS, rollout_manifest, set_slots
-from e2e.service import CHAT_NAMESPACE, NAMESPACE, Service, chat_manifest, scaled_manifest
+from e2e.service import CHAT_NAMESPACE, NAMESPACE, NAMESPACES, Service, chat_manifest, scaled_manifest
 from phasewise_runtime import contract
 
 FILES = (
@@ -34,6 +33,7 @@ FILES = (
     "test_scaling",
     "test_reconcile",
     "test_rollouts",
+    "test_reapply",
     "test_fuzz",
     "test_network",
     "test_admission",
@@ -78,7 +78,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pluggy.Resul
 def evidence() -> str:
     logs = ("logs", "--prefix", "--since=5m", "--tail=-1", "-l")
     commands = [("-n", OPERATOR_NAMESPACE, *logs, f"app.kubernetes.io/name={OPERATOR}")]
-    for namespace in (CHAT_NAMESPACE, NAMESPACE, ROLLOUTS_NAMESPACE):
+    for namespace in NAMESPACES:
         commands += [
             ("-n", namespace, "get", "infsvc,pods", "-o", "wide"),
             ("-n", namespace, *logs, f"{contract.LABEL_ROLE}={contract.ROUTER}"),
@@ -112,7 +112,7 @@ def phasewise(pytestconfig: pytest.Config, request: pytest.FixtureRequest) -> No
         cluster.selected().remove_node()
         stop_demo()
         found = {live["metadata"]["name"] for live in kube.find("namespaces")}
-        if left := sorted(found & {CHAT_NAMESPACE, NAMESPACE, ROLLOUTS_NAMESPACE}):
+        if left := sorted(found & set(NAMESPACES)):
             with step("removing what an earlier run left"):
                 cluster.kubectl("delete", "namespace", *left, "--timeout=180s")
         set_slots(NODE_NAME, SLOTS)

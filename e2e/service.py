@@ -20,6 +20,10 @@ NAMESPACE = "e2e"
 """Of the services that the tests make."""
 CHAT_NAMESPACE = "e2e-chat"
 """Of the service `chat` only: what the operator writes about others, it writes elsewhere."""
+REAPPLY_NAMESPACE = "e2e-reapply"
+"""Of the examples, where no pod starts."""
+ROLLOUTS_NAMESPACE = "e2e-rollouts"
+NAMESPACES = (NAMESPACE, CHAT_NAMESPACE, ROLLOUTS_NAMESPACE, REAPPLY_NAMESPACE)
 SCALED_MAX_GENERATION_SECONDS = 40
 MADE_OF_CHILDREN = {"ReplicaSet": "replicasets.apps", "Pod": "pods", "EndpointSlice": "endpointslices.discovery.k8s.io"}
 """What Kubernetes makes of the operator's children."""

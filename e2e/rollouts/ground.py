@@ -18,11 +18,12 @@ from e2e import cluster, images, kube, service
 from e2e.client import TLS
 from e2e.cluster.progress import wait_for
 from e2e.load import Load
+from e2e.service import ROLLOUTS_NAMESPACE as NAMESPACE
 from e2e.service import Service
 from phasewise_runtime import contract
 
 SLOT = "phasewise.example/slot"
-NAME, NAMESPACE = "rollout", "rollouts"
+NAME = "rollout"
 SLOTS = 8
 """On the node: more than any budget here, so that one that is exceeded shows."""
 NEXT_TAG = "next"
