@@ -23,7 +23,7 @@ from e2e.deploy import NAMESPACE as OPERATOR_NAMESPACE
 from e2e.deploy import OPERATOR, bring_up, stop_demo
 from e2e.reference import Reference
 from e2e.rollouts.ground import SLOTS, rollout_manifest, set_slots
-from e2e.service import CHAT_NAMESPACE, NAMESPACE, NAMESPACES, Service, chat_manifest, scaled_manifest
+from e2e.service import NAMESPACE, NAMESPACES, Service, chat_manifest, scaled_manifest
 from phasewise_runtime import contract
 
 FILES = (

@@ -74,6 +74,8 @@ NETWORK_POLICY: Final = Kind("NetworkPolicy", "networkpolicies", "networking.k8s
 POD: Final = Kind("Pod", "pods", "v1", ("get", "list", "watch"))
 """Also patched to set the deletion cost, where the chart's value rbac.podDeletionCost adds that right."""
 EVENT: Final = Kind("Event", "events", "events.k8s.io/v1", ("list", "create"))
+NODE: Final = Kind("Node", "nodes", "v1", ("list", "watch"))
+"""Of nodes only the names of those that take no new pods are known (nodes.py)."""
 LEASE: Final = Kind("Lease", "leases", "coordination.k8s.io/v1", verbs=())
 """Its right is in a Role of the operator's own namespace, for one name."""
 
@@ -106,7 +108,7 @@ def child_resources() -> list[Manifest]:
 def cluster_rules() -> list[Manifest]:
     """Rules of the operator's ClusterRole: what it does with each kind, and no more."""
     rules: list[Manifest] = []
-    for kind in (INFERENCE_SERVICE, *WATCHED_KINDS, EVENT):
+    for kind in (INFERENCE_SERVICE, *WATCHED_KINDS, EVENT, NODE):
         for resource, verbs in ((kind.plural, kind.verbs), (f"{kind.plural}/status", kind.status_verbs)):
             if verbs:
                 rules.append({"apiGroups": [kind.group], "resources": [resource], "verbs": list(verbs)})

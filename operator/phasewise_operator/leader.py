@@ -77,7 +77,9 @@ class Operator:
         deletion_cost = settings.pod_deletion_cost
         reconciler = Reconciler(kube, store, images, settings.resync_seconds, loop, status, permissions, deletion_cost)
         worker = Worker(queue, reconciler, self.metrics)
-        watches = Watches(kube, store, namespaces, self.metrics.count_watch_error, (queue.add, loop.service_changed))
+        listeners = (queue.add, loop.service_changed)
+        # A pool of one shrinks by the pod on the drained node only where that can be said of pods.
+        watches = Watches(kube, store, namespaces, self.metrics.count_watch_error, listeners, deletion_cost)
         self.metrics.services.set_function(store.service_count)
         try:
             await first_to_end(watches.run(), loop.run(), *(worker.run() for _ in range(settings.workers)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -134,6 +134,8 @@ class PodView:
     """As annotated; the ReplicaSet controller takes the cheapest first."""
     unschedulable: str = ""
     """The scheduler's message."""
+    cordoned: bool = False
+    """Its node takes no new pods: it is drained, or soon will be."""
     waiting_reason: str = ""
     waiting_message: str = ""
     ended: Ended | None = None
@@ -143,7 +145,8 @@ class PodView:
     """Oldest first. They are read only of pods with a container that is still being created."""
 
     @classmethod
-    def of(cls, live: Manifest, events: Sequence[PodEvent] = ()) -> PodView:
+    def of(cls, live: Manifest, events: Sequence[PodEvent] = (), cordoned: Collection[str] = ()) -> PodView:
+        """`cordoned`: names of nodes."""
         meta, status = live["metadata"], mapping(live.get("status"))
         labels, conditions = mapping(meta.get("labels")), by_type(status.get("conditions"))
         scheduled, waiting = conditions.get("PodScheduled", {}), _waiting(status)
@@ -159,6 +162,7 @@ class PodView:
             deletion_cost=text(mapping(meta.get("annotations")).get(contract.ANNOTATION_DELETION_COST)),
             gpus=count(labels.get(contract.LABEL_GPUS)) or 0,
             unschedulable=text(scheduled.get("message")) if scheduled.get("reason") == "Unschedulable" else "",
+            cordoned=mapping(live.get("spec")).get("nodeName") in cordoned,
             waiting_reason=text(waiting.get("reason")),
             waiting_message=text(waiting.get("message")),
             ended=_ended(status),
@@ -176,6 +180,8 @@ class Observed:
     pods: tuple[PodView, ...] = ()
     reported: Mapping[str, int] = field(default_factory=dict[str, int])
     """Size of each pool as the service's status has it, by role: a Deployment can be deleted by hand."""
+    drains_known: bool = False
+    """Whether pods on nodes that are drained are known to be there."""
 
     @classmethod
     def of(
@@ -184,11 +190,13 @@ class Observed:
         uid: str,
         events: Mapping[str, Sequence[PodEvent]] | None = None,
         status: Manifest | None = None,
+        cordoned: Collection[str] | None = None,
     ) -> Observed:
         """From what the store has of a service: children that the service with `uid` owns or adopts, and all pods of
         its name.
 
-        `events`: of pods, by pod name. `status`: of the service, as it is stored.
+        `events`: of pods, by pod name. `status`: of the service, as it is stored. `cordoned`: names of nodes that
+        take no new pods; None: that is not known.
         """
         children: dict[tuple[str, str], Manifest] = {}
         pods: list[PodView] = []
@@ -198,8 +206,8 @@ class Observed:
                 if owner_uid(manifest) == uid or is_orphan(manifest):
                     children[manifest["kind"], name] = manifest
             elif not has_ended(manifest):
-                pods.append(PodView.of(manifest, (events or {}).get(name, ())))
-        return cls(children, tuple(pods), _reported(mapping(status)))
+                pods.append(PodView.of(manifest, (events or {}).get(name, ()), cordoned or ()))
+        return cls(children, tuple(pods), _reported(mapping(status)), cordoned is not None)
 
     def child(self, kind: Kind, name: str) -> Manifest | None:
         return self.children.get((kind.name, name))

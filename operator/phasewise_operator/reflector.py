@@ -15,7 +15,7 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final
@@ -23,6 +23,7 @@ from typing import Final
 from phasewise_operator.kinds import POOL_SCALER, Kind
 from phasewise_operator.kube import PAGE, Kube
 from phasewise_operator.kube_errors import ExpiredError, KubeError, SilentError
+from phasewise_operator.nodes import Nodes
 from phasewise_operator.store import Key, Store
 
 log = logging.getLogger(__name__)
@@ -46,11 +47,12 @@ Listener = Callable[[Key], None]
 @dataclass
 class Reflector:
     kube: Kube
-    store: Store
+    store: Store | Nodes
     kind: Kind
     namespace: str | None
     """None: all namespaces."""
-    selector: str
+    selector: Mapping[str, str]
+    """labelSelector or fieldSelector."""
     changed: Listener
     count_error: CountError
     answered: asyncio.Event = field(default_factory=asyncio.Event)
@@ -87,7 +89,7 @@ class Reflector:
     async def _list(self) -> None:
         seen: set[str] = set()
         version = 0
-        pages = self.kube.pages(self.kind, self.namespace, self._page, labelSelector=self.selector)
+        pages = self.kube.pages(self.kind, self.namespace, self._page, **self.selector)
         async with aclosing(pages):
             async for page in pages:
                 for item in page.items:
@@ -103,9 +105,7 @@ class Reflector:
 
     async def _watch(self) -> None:
         seconds = WATCH_SECONDS * (1 + random.random())  # noqa: S311 - jitter
-        events = self.kube.watch(
-            self.kind, self.namespace, self._version, seconds, SILENT_SECONDS, labelSelector=self.selector
-        )
+        events = self.kube.watch(self.kind, self.namespace, self._version, seconds, SILENT_SECONDS, **self.selector)
         async with aclosing(events):
             async for event in events:
                 self._recovered()

@@ -35,6 +35,8 @@ class RunningRevision:
     """Its decode pods do both phases: there is no prefill pool beside them."""
     proved: int | None = None
     """Of the available pods those that have handed KV over, at the least; None: nobody can say."""
+    leaving: int = 0
+    """Pods that are ready, on nodes that are drained."""
 
 
 def gpus_held(revisions: Iterable[RunningRevision]) -> int:
@@ -78,6 +80,7 @@ def _of_deployment(
         unschedulable=sum(bool(p.unschedulable) and not p.deleting for p in pods),
         aggregated=workload.aggregated,
         proved=None if proved is None else _proved(workload.available, pods, proved),
+        leaving=sum(p.cordoned and p.ready and not p.deleting for p in pods),
     )
 
 

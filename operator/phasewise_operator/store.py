@@ -10,7 +10,8 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from phasewise_operator.kinds import INFERENCE_SERVICE, Kind, Manifest
+from phasewise_operator.kinds import INFERENCE_SERVICE, POD, Kind, Manifest
+from phasewise_operator.nodes import Nodes
 from phasewise_operator.trim import trim
 from phasewise_runtime import contract
 
@@ -30,6 +31,7 @@ class Store:
         """Service of each child, by the child's uid."""
         self._unread: dict[tuple[str, str | None], str] = {}
         """Why objects of a kind (its name) in a namespace (None: in all) are not known."""
+        self.nodes = Nodes(self._keys_on)
 
     def put(self, kind: Kind, manifest: Manifest) -> set[Key]:
         """Keep the newer of the known copy and this one. Returns the services concerned: none if it is not ours, two if
@@ -106,6 +108,14 @@ class Store:
 
     def keys(self) -> set[Key]:
         return set(self._services) | set(self._children)
+
+    def _keys_on(self, node: str | None) -> set[Key]:
+        """Services with pods on a node, or (None) any."""
+        return {
+            key
+            for key, children in self._children.items()
+            if any(kind == POD.name and node in (None, m["spec"].get("nodeName")) for (kind, _), m in children.items())
+        }
 
     def service_count(self) -> int:
         return len(self._services)

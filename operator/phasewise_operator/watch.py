@@ -21,15 +21,16 @@ from typing import Any, Final, cast
 
 import kopf
 
-from phasewise_operator.kinds import INFERENCE_SERVICE, WATCHED_KINDS, Kind, Manifest
+from phasewise_operator.kinds import INFERENCE_SERVICE, NODE, WATCHED_KINDS, Kind, Manifest
 from phasewise_operator.kube import Kube, Listing
 from phasewise_operator.kube_errors import KubeError
+from phasewise_operator.nodes import CORDONED
 from phasewise_operator.reflector import REFUSALS, CountError, Listener, Reflector
 from phasewise_operator.store import Key, Store
 from phasewise_runtime import contract
 
 log = logging.getLogger(__name__)
-SELECTOR = f"{contract.LABEL_MANAGED_BY}={contract.MANAGED_BY},{contract.LABEL_SERVICE}"
+SELECTOR = {"labelSelector": f"{contract.LABEL_MANAGED_BY}={contract.MANAGED_BY},{contract.LABEL_SERVICE}"}
 Feed = Callable[[Kind, str | None, Manifest], None]
 """Takes a kind, the watch event's type (None: from the list before the watch) and the object."""
 CHECK_SECONDS: Final = 60.0
@@ -61,6 +62,8 @@ class Watches:
     """Empty: all."""
     count_error: CountError
     listeners: tuple[Listener, ...]
+    follow_drains: bool = True
+    """Whether nodes are watched, where rights are not limited to namespaces."""
     _readable: dict[str | None, bool] = field(default_factory=dict[str | None, bool])
     """Whether InferenceServices could be listed the last time, by namespace."""
     _unseen: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])
@@ -74,8 +77,13 @@ class Watches:
             for kind in WATCHED_KINDS
             for namespace in scopes
         ]
+        if self.follow_drains and not self.namespaces:
+            selector = {"fieldSelector": CORDONED}
+            reflectors.append(
+                Reflector(self.kube, self.store.nodes, NODE, None, selector, self._changed, self.count_error)
+            )
         for reflector in reflectors:
-            self.store.set_unread(reflector.kind, reflector.namespace)
+            reflector.store.set_unread(reflector.kind, reflector.namespace)
         async with asyncio.TaskGroup() as group:
             for reflector in reflectors:
                 group.create_task(reflector.run(), name=f"reflector of {reflector.kind.plural}")

@@ -9,7 +9,7 @@ import pytest
 from tests.chart.conftest import Manifest, Render, environment, of_kind
 
 from phasewise_operator.api import pod_templates
-from phasewise_operator.kinds import CHILD_KINDS, EVENT, INFERENCE_SERVICE, POD, POOL_SCALER
+from phasewise_operator.kinds import CHILD_KINDS, EVENT, INFERENCE_SERVICE, NODE, POD, POOL_SCALER
 from phasewise_operator.settings import Settings
 from phasewise_runtime import contract
 
@@ -42,6 +42,7 @@ def test_the_operator_may_do_what_it_does_and_no_more(render: Render) -> None:
     used[POD.group, POD.plural] = {*READ, "patch"}
     used["rbac.authorization.k8s.io", "clusterroles"] = {"bind"}
     used[EVENT.group, EVENT.plural] = {"list", "create"}
+    used[NODE.group, NODE.plural] = {"list", "watch"}
     assert granted(operator_role(render())) == used
 
 

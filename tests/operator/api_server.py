@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from phasewise_operator.kinds import BY_NAME, EVENT, LEASE, POD, Kind, Manifest
+from phasewise_operator.kinds import BY_NAME, EVENT, LEASE, NODE, POD, Kind, Manifest
 
-KINDS = {kind.plural: kind for kind in (*BY_NAME.values(), EVENT, LEASE)}
+KINDS = {kind.plural: kind for kind in (*BY_NAME.values(), EVENT, LEASE, NODE)}
 Ref = tuple[str, str, str]
 """Plural, namespace, name."""
 

@@ -25,6 +25,7 @@ class Pod:
     proved: bool = False
     """It has handed KV over, as the routers say."""
     terminating: bool = False
+    cordoned: bool = False
 
     def stop(self) -> None:
         self.terminating, self.ready, self.available, self.proved = True, False, False, False
@@ -67,12 +68,19 @@ class Deployment:
         return sum(p.ready for p in self.staying)
 
     @property
+    def leaving(self) -> int:
+        return sum(p.ready and p.cordoned for p in self.staying)
+
+    @property
     def outdated(self) -> list[Pod]:
         return [p for p in self.staying if p.template != self.template]
 
     def delete_pods(self, count: int) -> None:
-        """As the ReplicaSet controller does: those that are not ready first, then those that got no requests."""
-        for pod in sorted(self.staying, key=lambda p: (p.ready, p.proved, p.scheduled))[: max(0, count)]:
+        """As the ReplicaSet controller does: those that are not ready first, then the cheap ones: those on nodes that are
+        drained, and those that got no requests."""
+        for pod in sorted(self.staying, key=lambda p: (p.ready, p.scheduled, not p.cordoned, p.proved))[
+            : max(0, count)
+        ]:
             pod.stop()
             if not pod.scheduled:
                 self.pods.remove(pod)
@@ -113,7 +121,7 @@ class Cluster:
             available=sum(p.available for p in d.staying), terminating=going,
             surge=d.surge if d.outdated else 0,
             unschedulable=sum(not p.scheduled for p in d.staying),
-            aggregated=len(d.roles) == 1,
+            aggregated=len(d.roles) == 1, leaving=d.leaving,
             proved=sum(p.available and p.proved for p in d.staying) if self.asks_for_proof else None,
         )  # fmt: skip
 
@@ -249,6 +257,11 @@ class Cluster:
             deployment = random.choice(deployments)
             random.choice(deployment.staying).stop()
 
+    def drain(self, random: Random, share: float) -> None:
+        """Nodes with this share of the pods take no new ones."""
+        for _, pod in self._pods():
+            pod.cordoned |= pod.scheduled and random.random() < share
+
     def upgrade(self) -> None:
         """The operator brings another launcher: the templates of the current revisions change."""
         for role, revision in self.version.revisions.items():
@@ -269,7 +282,11 @@ class Cluster:
                 break
         else:
             raise AssertionError("(d) the rollout never comes to rest")
-        if self.is_complete() or not self.version.good or (self.asks_for_proof and not self.version.flows):
+        if not self.version.good or (self.asks_for_proof and not self.version.flows):
+            return
+        if self.is_complete():
+            alone = [r for r in self.running() if self.size.get(r.role) == 1 and r.leaving]
+            assert self.allow_downtime or not alone or rollout.blocked, "(e) a drain waits and nothing is done or said"
             return
         assert rollout.blocked, f"(d) it rests, not complete, and does not say so: {self.running()} {rollout}"
         assert not self.fits(), f"(d) it is blocked where two pairs fit: {self.running()} {rollout}"

@@ -136,6 +136,11 @@ class Rollouts(RuleBasedStateMachine):
                 pod.proved &= self.random.random() >= share
         self.go_on(3)
 
+    @rule(share=st.floats(0, 1))
+    def drain(self, share: float) -> None:
+        self.cluster.drain(self.random, share)
+        self.go_on(8)
+
     @rule()
     def upgrade(self) -> None:
         self.cluster.upgrade()

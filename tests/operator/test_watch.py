@@ -177,6 +177,29 @@ async def test_one_namespace_that_may_not_be_read_leaves_the_others_alone(server
         await term.knows("one", "two", "three")
 
 
+async def test_nodes_that_are_drained_are_known_before_the_first_service(server: ApiServer, kube: Kube) -> None:
+    """Else a restart of the operator would write the PodDisruptionBudgets twice."""
+    server.put("inferenceservices", service("chat"))
+    server.put("nodes", {"metadata": {"name": "n1"}})
+    async with running(Term(server, kube, ())) as term:
+        await term.knows("chat")
+        assert term.store.nodes.cordoned == {"n1"}
+    assert server.count("/nodes") == server.count("fieldSelector=spec.unschedulable") > 0
+
+
+@pytest.mark.parametrize(("namespaces", "asked"), [((), True), (("default",), False)])
+async def test_without_a_right_to_nodes_services_go_on(
+    server: ApiServer, kube: Kube, namespaces: tuple[str, ...], asked: bool
+) -> None:
+    server.refused["nodes", ""] = 403
+    server.put("inferenceservices", service("chat"))
+    async with running(Term(server, kube, namespaces)) as term:
+        await term.knows("chat")
+        assert term.store.nodes.cordoned is None
+        assert term.store.unread("default") == []
+    assert bool(server.count("/nodes")) is asked
+
+
 async def test_a_namespace_that_could_not_be_read_for_a_moment_is_watched_again(
     server: ApiServer, kube: Kube, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,9 @@
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [list, create]
+- apiGroups: ['']
+  resources: [nodes]
+  verbs: [list, watch]
 {{- end -}}
 {{- define "phasewise.childRules" -}}
 - apiGroups: ['']

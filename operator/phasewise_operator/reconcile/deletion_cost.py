@@ -33,9 +33,10 @@ def deletion_costs(namespace: str, plan: Plan, observed: Observed, recommendatio
 
 
 def cheapest_pods(pods: Sequence[PodView], count: int, recommendation: Recommendation) -> list[PodView]:
-    """The pods that are to go, fewest requests first; of equals the youngest, whose cache is the coldest."""
+    """The pods that are to go: those on nodes that are drained, then those with the fewest requests; of equals the
+    youngest, whose cache is the coldest."""
     by_age = sorted(pods, key=lambda p: (p.created, p.name), reverse=True)
-    return sorted(by_age, key=lambda p: (p.ready, _requests(p, recommendation)))[:count]
+    return sorted(by_age, key=lambda p: (p.ready, not p.cordoned, _requests(p, recommendation)))[:count]
 
 
 def _requests(pod: PodView, recommendation: Recommendation) -> float:

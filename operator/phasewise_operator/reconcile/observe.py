@@ -55,7 +55,8 @@ class Observer:
         creating = self._asked(key, store.children(key, POD))
         events = await asyncio.gather(*(self._events(kube, key, pod) for pod in creating))
         by_name = {pod["metadata"]["name"]: found for pod, found in zip(creating, events, strict=True)}
-        return Observed.of(store.children(key), uid, by_name, (store.service(key) or {}).get("status"))
+        status = (store.service(key) or {}).get("status")
+        return Observed.of(store.children(key), uid, by_name, status, store.nodes.cordoned)
 
     def due_in(self, key: Key) -> float | None:
         """Seconds until Events are to be read; None: of no pod."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -76,7 +77,7 @@ def make_plan(
         for e in engines
     ]
     create, scalers = _pool_scalers(ctx, observed, sizes)
-    children = (*_constant_children(ctx, observed), *scalers, *current, *_old_deployments(observed, rollout))
+    children = (*_constant_children(ctx, observed, sizes), *scalers, *current, *_old_deployments(observed, rollout))
     desired = tuple(stamp(ctx, children))
     names = {_ref(m) for m in desired}
     remove = tuple(m for m in observed.children.values() if _ref(m) not in names and _prunable(m))
@@ -88,7 +89,7 @@ def repair_changes(ctx: Context, observed: Observed) -> Changes:
     """For a spec whose engines cannot be rendered: they stay as they are, and the children that do not depend on them,
     such as the router, are kept as they should be."""
     try:
-        children = stamp(ctx, _constant_children(ctx, observed))
+        children = stamp(ctx, _constant_children(ctx, observed, pool_sizes(ctx, observed, NO_RECOMMENDATION)))
     except RenderError:
         return Changes()
     return Changes(write=_to_write(children, observed))
@@ -108,8 +109,18 @@ def needs_write(intent: Manifest, observed: Observed) -> bool:
     return applied != desired[contract.ANNOTATION_INTENT] or not owns(owned_fields(live), intent)
 
 
-def _constant_children(ctx: Context, observed: Observed) -> list[Manifest]:
-    return constant_children(dataclasses.replace(ctx, router_account=_renewed_account(ctx, observed)))
+def _constant_children(ctx: Context, observed: Observed, sizes: Mapping[str, SizeDecision]) -> list[Manifest]:
+    account = _renewed_account(ctx, observed)
+    return constant_children(dataclasses.replace(ctx, router_account=account), _guarded(ctx, observed, sizes))
+
+
+def _guarded(ctx: Context, observed: Observed, sizes: Mapping[str, SizeDecision]) -> set[str]:
+    """Pools of one: on a node that is drained their pod goes when its successor is ready (rollout/drain.py). While a
+    rollout has two revisions, the pods of both count, and one of them may be evicted."""
+    if not observed.drains_known or ctx.spec.rollout.allow_downtime:
+        return set()
+    revisions = Counter(workload.role for workload in observed.workloads)
+    return {role for role, size in sizes.items() if size.desired == 1 and revisions[role] <= 1}
 
 
 def _renewed_account(ctx: Context, observed: Observed) -> str | None:

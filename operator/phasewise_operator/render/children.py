@@ -6,7 +6,7 @@ A builder returns a bare manifest: apiVersion, kind, name, the labels that only 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from phasewise_operator.api.pool import PoolScalerStatus
 from phasewise_operator.kinds import DISRUPTION_BUDGET, POOL_SCALER, SERVICE_ACCOUNT, Manifest
@@ -16,9 +16,11 @@ from phasewise_operator.render.router import router_children
 from phasewise_runtime import contract
 
 
-def constant_children(ctx: Context) -> list[Manifest]:
-    """The bare children whose number does not depend on sizes: all but the engines' Deployments and the PoolScalers."""
-    budgets = [disruption_budget(ctx, role) for role in (*ctx.pools, contract.ROUTER)]
+def constant_children(ctx: Context, guarded: Collection[str] = ()) -> list[Manifest]:
+    """The bare children whose number does not depend on sizes: all but the engines' Deployments and the PoolScalers.
+
+    `guarded`: roles of which no pod may be evicted."""
+    budgets = [disruption_budget(ctx, role, role in guarded) for role in (*ctx.pools, contract.ROUTER)]
     return [engine_account(ctx), *network_policies(ctx), *router_children(ctx), *budgets]
 
 
@@ -45,10 +47,10 @@ def engine_account(ctx: Context) -> Manifest:
     return SERVICE_ACCOUNT.manifest(ctx.child_name("engine"), automountServiceAccountToken=False)
 
 
-def disruption_budget(ctx: Context, role: str) -> Manifest:
-    """One pod of a role at a time; one that is not healthy never blocks a node's drain."""
+def disruption_budget(ctx: Context, role: str, guarded: bool = False) -> Manifest:
+    """One pod of a role at a time; none of a guarded one. A pod that is not healthy never blocks a node's drain."""
     spec = {
-        "maxUnavailable": 1,
+        "maxUnavailable": int(not guarded),
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
         "selector": {"matchLabels": selector(ctx, role)},
     }

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from phasewise_operator.revisions import RunningRevision
-from phasewise_operator.rollout import hand_over, messages
+from phasewise_operator.rollout import drain, hand_over, messages
 from phasewise_operator.rollout.state import DesiredRevision, Service, State
 
 __all__ = ["DesiredRevision", "Rollout", "plan_rollout"]
@@ -51,11 +51,14 @@ def plan_rollout(
     hand_over.shrink_old(state, allow_downtime)
     blocked = _next_replicas(state, allow_downtime)
     hand_over.grow_old(state, blocked != "")
+    reason = messages.reason(state, any(r.replicas for r in running if (r.role, r.revision) not in _keys(state)))
+    if not (blocked or reason or allow_downtime):
+        reason, blocked = drain.add_successors(state)
     surge = state.surge_fits()
     return Rollout(
         {role: current.replicas for role, current in state.current.items()},
         {(r.role, r.revision): r.replicas for r in state.kept},
-        messages.reason(state, any(r.replicas for r in running if (r.role, r.revision) not in _keys(state))),
+        reason,
         blocked,
         surge,
         frozenset(serving),

@@ -64,6 +64,8 @@ class Revision:
     surge: int = 0
     """Pods that a rolling update of its Deployment may add."""
     unschedulable: int = 0
+    leaving: int = 0
+    """Pods that are ready, on nodes that are drained."""
     served: bool = False
     aggregated: bool = False
 
@@ -200,3 +202,4 @@ def _observe(revision: Revision, found: RunningRevision) -> None:
     revision.ready = revision.routable = found.ready
     revision.terminating, revision.live = found.terminating, found.pods - found.terminating
     revision.surge, revision.unschedulable = found.surge, found.unschedulable
+    revision.leaving = found.leaving

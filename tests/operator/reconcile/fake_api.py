@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.operator.reconcile.live_objects import fields_of
 
-from phasewise_operator.kinds import EVENT, Kind, Manifest
+from phasewise_operator.kinds import EVENT, Kind, Manifest, kind_of
 from phasewise_operator.kube import Listing
 from phasewise_operator.reconcile.managed_fields import owned_fields
 from phasewise_operator.reconcile.worker import Worker
@@ -136,3 +136,26 @@ async def one_pass(worker: Worker) -> bool:
 def condition(api: Api, kind: str) -> tuple[str, str]:
     found = {c["type"]: c for c in api.objects["InferenceService", "chat"]["status"]["conditions"]}
     return found[kind]["status"], found[kind]["reason"]
+
+
+def engines(api: Api) -> list[Manifest]:
+    return [m for (kind, name), m in sorted(api.objects.items()) if kind == "Deployment" and name != "chat-router"]
+
+
+def set_available(api: Api, worker: Worker, live: Manifest) -> None:
+    count = live["spec"]["replicas"]
+    names = ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas")
+    live["status"] = {
+        "observedGeneration": 1,
+        **dict.fromkeys(names, count),
+        "conditions": [{"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"}],
+    }
+    edit(api, worker, live)
+
+
+def edit(api: Api, worker: Worker, live: Manifest, change: Any = lambda meta: None) -> None:
+    """Of somebody else, and the watch shows it."""
+    change(live["metadata"])
+    api.version += 1
+    live["metadata"]["resourceVersion"] = str(api.version)
+    worker.reconciler.store.put(kind_of(live), copy.deepcopy(live))

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from tests.operator.conftest import minimal_spec
-from tests.operator.reconcile.fake_api import KEY, Api, Apply, one_pass
+from tests.operator.reconcile.fake_api import KEY, Api, Apply, edit, engines, one_pass, set_available
 from tests.operator.reconcile.live_objects import desired
 
-from phasewise_operator.kinds import DISRUPTION_BUDGET, INFERENCE_SERVICE, Manifest, kind_of
+from phasewise_operator.kinds import DISRUPTION_BUDGET, INFERENCE_SERVICE, Manifest
 from phasewise_operator.reconcile.worker import Worker
 from phasewise_runtime import contract
 
@@ -35,29 +35,6 @@ def user_replaces(api: Api, worker: Worker, user_applies: Apply) -> Replace:
         await one_pass(worker)
 
     return replace
-
-
-def engines(api: Api) -> list[Manifest]:
-    return [m for (kind, name), m in sorted(api.objects.items()) if kind == "Deployment" and name != "chat-router"]
-
-
-def set_available(api: Api, worker: Worker, live: Manifest) -> None:
-    count = live["spec"]["replicas"]
-    names = ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas")
-    live["status"] = {
-        "observedGeneration": 1,
-        **dict.fromkeys(names, count),
-        "conditions": [{"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"}],
-    }
-    edit(api, worker, live)
-
-
-def edit(api: Api, worker: Worker, live: Manifest, change: Any = lambda meta: None) -> None:
-    """Of somebody else, and the watch shows it."""
-    change(live["metadata"])
-    api.version += 1
-    live["metadata"]["resourceVersion"] = str(api.version)
-    worker.reconciler.store.put(kind_of(live), copy.deepcopy(live))
 
 
 def owners(live: Manifest) -> list[str]:

@@ -228,8 +228,15 @@ def loads(**requests: float) -> Recommendation:
         ([pod("a"), pod("b", ready=False)], loads(a=0), ["b"]),
         ([pod("a"), pod("b")], loads(a=7), ["a"]),
         ([pod("a", created="1"), pod("b", created="2")], NO_RECOMMENDATION, ["b"]),
+        ([pod("a", cordoned=True), pod("b")], loads(a=7, b=0), ["a"]),
     ],
-    ids=["fewest requests", "what is not ready", "what is unknown goes last", "of equals the youngest"],
+    ids=[
+        "fewest requests",
+        "what is not ready",
+        "what is unknown goes last",
+        "of equals the youngest",
+        "its node is drained",
+    ],
 )
 def test_the_pod_with_the_fewest_requests_goes(
     pods: list[PodView], recommendation: Recommendation, gone: list[str]

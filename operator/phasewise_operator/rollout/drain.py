@@ -1,0 +1,32 @@
+"""A pool of one whose pod is on a node that is drained: its successor comes first. Pure.
+
+Its PodDisruptionBudget lets no pod of such a pool be evicted (render/children.py), so a drain waits until the pod has
+gone by itself: the Deployment gets one replica more, and when that is ready it shrinks again, by the pod on the node.
+"""
+
+from __future__ import annotations
+
+from phasewise_operator.rollout.state import Revision, State
+
+
+def add_successors(state: State) -> tuple[str, str]:
+    """What is under way, and why a pod gets no successor; both may be empty. Beside a rollout nothing is done."""
+    waiting = [role for role, current in state.current.items() if state.size[role] == 1 and _is_due(current)]
+    if state.old or not waiting:
+        return "", ""
+    for role in waiting:
+        current = state.current[role]
+        cost = current.gpus if current.replicas >= current.live else 0
+        if cost > max(0, state.gpus_free()):
+            return "", (
+                f"the only {role} pod is on a node that is drained, and the GPU budget of {state.budget} has no room "
+                "for its successor, so the drain waits: raise scaling.gpuBudget, or set rollout.allowDowntime to let "
+                "the pod go first"
+            )
+        current.replicas += 1
+    return f"the only pod of {' and '.join(waiting)} is on a node that is drained, and its successor comes first", ""
+
+
+def _is_due(current: Revision) -> bool:
+    """A rolling update of the Deployment replaces the pod by itself."""
+    return current.leaving > 0 and current.ready <= current.leaving and current.replicas == 1 and not current.surge
