@@ -36,6 +36,8 @@ KEY: Key = ("default", "chat")
 until = functools.partial(wait_until, seconds=12.0)
 ADDRESSES = {"router": "127.0.0.11", "prefill": "127.0.0.12", "decode": "127.0.0.13"}
 
+BOTH = frozenset({"prefill-0", "decode-0"})
+
 
 def service(generation: int = 1, uid: str = "s", **scaling: Any) -> dict[str, Any]:
     pool = {"replicas": {"min": 1, "max": 4}}
@@ -313,7 +315,7 @@ async def test_where_others_decide_an_idle_service_is_measured_at_once_and_no_si
     await until("no size is decided", lambda: stage.recommendation.decisions == {})
     assert stage.recommendation.signals is not None
     assert stage.recommendation.generation == 2
-    assert stage.evidence.proved == {"prefill-0", "decode-0"}
+    assert stage.evidence.proved == BOTH
 
 
 # --- what the routers say of KV transfer ----------------------------------------------------------------------------
@@ -322,7 +324,7 @@ async def test_where_others_decide_an_idle_service_is_measured_at_once_and_no_si
 async def test_a_path_that_fails_under_traffic_is_seen_and_the_service_queued_within_a_round(stage: Stage) -> None:
     stage.pods["router"].lines[contract.METRIC_ACTIVE] = 1.0  # so that rounds go on
     stage.routers_say(prefill=True, decode=True)
-    await until("the pods are proved", lambda: stage.evidence.proved == {"prefill-0", "decode-0"})
+    await until("the pods are proved", lambda: stage.evidence.proved == BOTH)
     await until("sizes are decided", lambda: len(stage.queue) == 1 and reasons(stage) != {"NoSignal"})
     stage.queue.done(await stage.queue.get())
     stage.routers_say(prefill=False, decode=False)
@@ -342,7 +344,7 @@ async def test_on_an_idle_service_proofs_are_read_while_they_are_awaited_and_not
     stage.apply(service(2))
     await until("the router is asked again and again", lambda: stage.evidence.proving is True and router.scrapes > 5)
     stage.routers_say(prefill=True, decode=True)
-    await until("the pods are proved", lambda: stage.evidence.proved == {"prefill-0", "decode-0"})
+    await until("the pods are proved", lambda: stage.evidence.proved == BOTH)
     scrapes, waits = router.scrapes, router.waits
     await until("the router is waited on", lambda: router.waits > waits + 5)
     assert router.scrapes <= scrapes + 2
@@ -353,7 +355,7 @@ async def test_an_engine_pod_more_of_an_idle_service_is_looked_at_at_once(stage:
     router = stage.pods["router"]
     stage.routers_say(prefill=True, decode=True)
     stage.apply(service(2))
-    await until("the pods are proved", lambda: stage.evidence.proved == {"prefill-0", "decode-0"})
+    await until("the pods are proved", lambda: stage.evidence.proved == BOTH)
     waits = router.waits
     await until("the router is waited on", lambda: router.waits > waits + 5)
     scrapes = router.scrapes
