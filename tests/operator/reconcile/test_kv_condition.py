@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
+from typing import cast
 
 import pytest
 from tests.operator.conftest import MakeContext
+from tests.operator.reconcile.fake_api import KEY, Api, Apply, Loop, condition, one_pass
 from tests.operator.reconcile.live_objects import NOW, by_type, observed, report
 
-from phasewise_operator.kinds import Manifest
+from phasewise_operator.kinds import DEPLOYMENT, POD, Manifest
 from phasewise_operator.observed import Observed
 from phasewise_operator.reconcile.conditions import ConditionUpdate, conditions
 from phasewise_operator.reconcile.events import changed_conditions, condition_event
 from phasewise_operator.reconcile.plan import make_plan
 from phasewise_operator.reconcile.status import is_progress, write_pause
+from phasewise_operator.reconcile.worker import Worker
 from phasewise_operator.scaling.signals.kv_evidence import NO_EVIDENCE, FailedPath, KvEvidence, PodProof
 from phasewise_operator.scaling.types import FIGURES_SECONDS, Coverage
+from phasewise_runtime import contract
 
 ALL = Coverage(1, 1)
 PODS = ("prefill-0", "prefill-1", "decode-0", "decode-1")
@@ -76,6 +81,10 @@ CASES = [
     (OLD_ROUTER, "True", "Transferred", "True"),
     (replace(OLD_ROUTER, pods={"prefill-0": PodProof(False)}), "False", "KVParametersMissing", "False"),
     (replace(NONE_WORKS, failed=()), "False", "KVTransferFailed", "False"),
+    (
+        replace(NONE_WORKS, pods={**NONE_WORKS.pods, "decode-0": WORKS}),  # with a prefill pod that has just gone
+        *("False", "KVTransferFailed", "False"),
+    ),
 ]
 
 
@@ -123,6 +132,10 @@ def test_what_pods_that_are_gone_did_does_not_count(updates: Updates) -> None:
     assert by_type(updates.of(gone))["KVTransferReady"] == ("Unknown", "KVUnproved")
     among = replace(FLOWS, failed=(FailedPath("prefill-0", "gone", "timeout"),))
     assert by_type(updates.of(among))["KVTransferReady"] == ("True", "Transferred")
+    now = observed(updates.plan, ready=2)
+    leaving = replace(now, pods=tuple(replace(p, deleting=p.name == "prefill-0") for p in now.pods))
+    found = by_type(report(updates.ctx, updates.plan, leaving, [], ONE_POD))
+    assert found["KVTransferReady"] == ("True", "Transferred")
 
 
 def test_ready_says_where_to_read_of_paths_that_fail(updates: Updates) -> None:
@@ -194,3 +207,50 @@ def test_the_first_proof_is_a_step_of_the_start_and_a_first_failure_is_not(updat
     stored = updates.status(UNPROVED)
     assert is_progress(stored, updates.status(FLOWS, stored))
     assert not is_progress(stored, updates.status(ONE_PATH, stored))
+
+
+# --- a pass --------------------------------------------------------------------------------------------------------
+
+
+def all_pods_come_up(api: Api, worker: Worker) -> list[str]:
+    """Names of the engine pods: one of each Deployment."""
+    names: list[str] = []
+    for (kind, name), live in list(api.objects.items()):
+        labels = live["metadata"].get("labels", {})
+        if kind != "Deployment" or labels[contract.LABEL_ROLE] == contract.ROUTER:
+            continue
+        counts = dict.fromkeys(("replicas", "updatedReplicas", "readyReplicas", "availableReplicas"), 1)
+        live["status"] = {"observedGeneration": 1, **counts}
+        api.version += 1
+        live["metadata"]["resourceVersion"] = str(api.version)
+        worker.reconciler.store.put(DEPLOYMENT, copy.deepcopy(live))
+        meta = {"namespace": "default", "name": f"{name}-0", "uid": f"{name}-0", "resourceVersion": "1"}
+        status = {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}
+        worker.reconciler.store.put(POD, {"metadata": {**meta, "labels": labels}, "status": status})
+        names.append(f"{name}-0")
+    return names
+
+
+async def test_a_pass_asks_for_the_evidence_for_the_rollout_and_for_the_status(
+    api: Api, worker: Worker, user_applies: Apply
+) -> None:
+    recommender = cast("Loop", worker.reconciler.recommender)
+    user_applies(prefill={})
+    await one_pass(worker)
+    old = all_pods_come_up(api, worker)
+    recommender.evidence = KvEvidence(dict.fromkeys(old, WORKS), (), 1, 1, ALL, True)
+    user_applies(generation=2, prefill={}, engine={"image": "other:2"})
+    await one_pass(worker)
+    new = sorted(set(all_pods_come_up(api, worker)) - set(old))
+    worker.queue.add(KEY)
+    await one_pass(worker)
+    assert sum(kind == "Deployment" for kind, _ in api.objects) == 5, "both revisions, and the router"
+    messages = {c["type"]: c["message"] for c in api.objects["InferenceService", "chat"]["status"]["conditions"]}
+    assert (
+        "1 new prefill pods and 1 new decode pods are ready and wait for the routers' proof" in messages["Reconciling"]
+    )
+    assert condition(api, "KVTransferReady") == ("True", "Transferred")
+    recommender.evidence = KvEvidence(dict.fromkeys([*old, *new], WORKS), (), 2, 2, ALL, True)
+    worker.queue.add(KEY)
+    await one_pass(worker)
+    assert sum(kind == "Deployment" for kind, _ in api.objects) == 3

@@ -27,6 +27,7 @@ from phasewise_operator.scaling.loop import Deps, Loop
 from phasewise_operator.scaling.metrics import ScalingMetrics
 from phasewise_operator.scaling.policy import data_quality
 from phasewise_operator.scaling.scrape import Scraper
+from phasewise_operator.scaling.signals.kv_evidence import NO_EVIDENCE, FailedPath, KvEvidence
 from phasewise_operator.scaling.types import NO_RECOMMENDATION, Recommendation, SizeDecision
 from phasewise_operator.store import Key, Store
 from phasewise_runtime import contract
@@ -34,6 +35,8 @@ from phasewise_runtime import contract
 KEY: Key = ("default", "chat")
 until = functools.partial(wait_until, seconds=12.0)
 ADDRESSES = {"router": "127.0.0.11", "prefill": "127.0.0.12", "decode": "127.0.0.13"}
+
+BOTH = frozenset({"prefill-0", "decode-0"})
 
 
 def service(generation: int = 1, uid: str = "s", **scaling: Any) -> dict[str, Any]:
@@ -62,6 +65,19 @@ class Stage:
     def apply(self, live: dict[str, Any]) -> None:
         self.store.put(INFERENCE_SERVICE, live)
         self.loop.service_changed(KEY)
+
+    @property
+    def evidence(self) -> KvEvidence:
+        return self.loop.kv_evidence(KEY, "s")
+
+    def routers_say(self, **flows: bool) -> None:
+        """Of prefill-0 and decode-0; before that the router is of a version that proves no pods."""
+        lines = self.pods["router"].lines
+        lines |= {f'{contract.METRIC_KV_PATHS}{{state="{state}"}}': 0.0 for state in contract.KV_PATH_STATES}
+        for role, works in flows.items():
+            lines[f'{contract.METRIC_KV_TRANSFER_OK}{{pod="{role}-0"}}'] = float(works)
+        failed = f'{contract.METRIC_KV_FAILED_PATH}{{prefill="prefill-0",decode="decode-0",reason="recomputed"}}'
+        lines[failed] = float(bool(flows) and not all(flows.values()))
 
     @property
     def recommendation(self) -> Recommendation:
@@ -295,6 +311,68 @@ async def test_where_others_decide_an_idle_service_is_measured_at_once_and_no_si
     await until("the loop waits on the router", lambda: stage.pods["router"].waits > 0)
     assert stage.recommendation.decisions != {}
     stage.apply(service(generation=2, mode=mode))
+    stage.routers_say(prefill=True, decode=True)
     await until("no size is decided", lambda: stage.recommendation.decisions == {})
     assert stage.recommendation.signals is not None
     assert stage.recommendation.generation == 2
+    assert stage.evidence.proved == BOTH
+
+
+# --- what the routers say of KV transfer ----------------------------------------------------------------------------
+
+
+async def test_a_path_that_fails_under_traffic_is_seen_and_the_service_queued_within_a_round(stage: Stage) -> None:
+    stage.pods["router"].lines[contract.METRIC_ACTIVE] = 1.0  # so that rounds go on
+    stage.routers_say(prefill=True, decode=True)
+    await until("the pods are proved", lambda: stage.evidence.proved == BOTH)
+    await until("sizes are decided", lambda: len(stage.queue) == 1 and reasons(stage) != {"NoSignal"})
+    stage.queue.done(await stage.queue.get())
+    stage.routers_say(prefill=False, decode=False)
+    began = time.monotonic()
+    assert await asyncio.wait_for(stage.queue.get(), loop.FIGURES_SECONDS) == KEY
+    assert stage.evidence.failed == (FailedPath("prefill-0", "decode-0", "recomputed"),)
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.usefixtures("quick")
+async def test_on_an_idle_service_proofs_are_read_while_they_are_awaited_and_not_after(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "PROOF_SECONDS", 0.05)
+    router = stage.pods["router"]
+    stage.routers_say()
+    stage.apply(service(2))
+    await until("the router is asked again and again", lambda: stage.evidence.proving is True and router.scrapes > 5)
+    stage.routers_say(prefill=True, decode=True)
+    await until("the pods are proved", lambda: stage.evidence.proved == BOTH)
+    scrapes, waits = router.scrapes, router.waits
+    await until("the router is waited on", lambda: router.waits > waits + 5)
+    assert router.scrapes <= scrapes + 2
+
+
+@pytest.mark.usefixtures("quick")
+async def test_an_engine_pod_more_of_an_idle_service_is_looked_at_at_once(stage: Stage) -> None:
+    router = stage.pods["router"]
+    stage.routers_say(prefill=True, decode=True)
+    stage.apply(service(2))
+    await until("the pods are proved", lambda: stage.evidence.proved == BOTH)
+    waits = router.waits
+    await until("the router is waited on", lambda: router.waits > waits + 5)
+    scrapes = router.scrapes
+    status = {"podIP": ADDRESSES["decode"], "conditions": [{"type": "Ready", "status": "True"}]}
+    stage.store.put(POD, child("decode-1", "decode", status=status))
+    stage.loop.service_changed(KEY)
+    await until("a round is made", lambda: router.scrapes > scrapes, seconds=5)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_before_the_routers_are_read_nothing_is_proved_and_after_long_that_is_taken_for_an_answer(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.pods["router"].status = 500
+    await until("a round without the router", lambda: stage.recommendation.signals is not None)
+    assert stage.evidence.proved == frozenset()
+    monkeypatch.setattr(loop, "SILENT_SECONDS", 0.0)
+    stage.apply(service(2))
+    await until("rollouts go on without it", lambda: stage.evidence.proved is None)
+    assert stage.loop.kv_evidence(KEY, "of another service of this name") is NO_EVIDENCE
