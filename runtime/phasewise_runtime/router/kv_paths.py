@@ -119,8 +119,9 @@ def on_no_result(path: Path, now: float) -> Path:
 
 
 def on_refusal(path: Path, now: float) -> Path:
-    """Decode refuses the canary itself (status 4xx)."""
-    return replace(on_no_result(path, now), refused=True)
+    """Decode refuses the canary itself (status 4xx). Nothing but requests can show whether a failed path works again."""
+    state = PROVED if path.state == PROVED else UNPROVED
+    return replace(on_no_result(path, now), state=state, reason="", refused=True)
 
 
 def backoff(tries: int) -> float:
