@@ -1,8 +1,8 @@
-"""Which pairs of pods can pass KV on, as far as this router knows, and which requests wait on them. Pure: `now` is given.
+"""Between which pods KV flows, as far as this router knows, and which requests wait for it. Pure: `now` is given.
 
 Fed by discovery through the pod registry (pods), by canary (proofs) and by pd_request (successes, failures, waits).
-Read by policy through the pod registry (Candidate), by `kv_schedule` for what to try next, and by the metrics. Only what is known of a pair is kept: 100 prefill
-and 100 decode pods are 10,000 pairs.
+Read by policy through the pod registry (Candidate), by kv_schedule for what to try next, and by the metrics. Only what
+is known of a pair is kept: 100 prefill and 100 decode pods are 10,000 pairs.
 """
 
 from __future__ import annotations
@@ -199,8 +199,8 @@ class KvRegistry:
             self.report_prefill_failure(prefill, result.reason, now)
 
     def report_transfers(self, decode: Pod, moved: Transfers) -> None:
-        """What a decode pod's connector did since the last report. Where it failed, or the engine computed prompts though
-        it got their KV, it is not known which path is at fault: a canary looks at each that was used."""
+        """What a decode pod's connector did since the last report. Where it failed, or the engine computed prompts
+        though it got their KV, it is not known which path is at fault: a canary looks at each that was used."""
         state = self.pods.get(decode.uid)
         if state is None:
             return

@@ -18,6 +18,7 @@ from phasewise_runtime.contract import (
 )
 
 _COUNT = re.compile(r"[0-9]{1,3}")
+_NOTHING: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +105,14 @@ def pod_from_api(raw: Mapping[str, Any]) -> Pod | None:
         model=_text(config.get("model_name")),
         aggregated=config.get("disaggregated") is False,
         gpus=int(gpus) if _COUNT.fullmatch(gpus) else 0,
-        container=_text(next(running, {}).get("containerID")),
+        container=_text(next(running, _NOTHING).get("containerID")),
     )
 
 
 def _engine_container(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """The container in the pod's spec that has the launcher's configuration; empty where none has."""
     spec: Mapping[str, Any] = raw.get("spec") or {}
-    return next((c for c in spec.get("containers") or () if _variable(c) is not None), {})
+    return next((c for c in spec.get("containers") or () if _variable(c) is not None), _NOTHING)
 
 
 def _variable(container: Mapping[str, Any]) -> object:

@@ -3,8 +3,8 @@
 Rules, in order:
 1. Only usable pods that are not ejected; pods this request has failed on least often come first.
 2. Pods that are new, of which nothing is proved yet, take requests only where no others can.
-3. Prefill and decode are paired only where their KV fingerprints are equal and KV is known to flow between the two. Pods
-   of different fingerprints, as in a rollout, and pods with and without a prefill pool share the requests by their
+3. Prefill and decode are paired only where their KV fingerprints are equal and KV is known to flow between the two.
+   Pods of different fingerprints, as in a rollout, and pods with and without a prefill pool share the requests by their
    capacity (`capacity`, `split`).
 4. Where the decode pod has no prefill pod that can take the request, the request is decode-only: its decode pod does
    both phases, and the reason says why.

@@ -22,6 +22,7 @@ from phasewise_runtime.router.kv_evidence import (
     canary_request,
     judge,
     read_output,
+    read_progress,
     read_transfers,
 )
 from phasewise_runtime.router.protocol import decode_body, prefill_body
@@ -163,3 +164,12 @@ def test_an_answer_is_read(body: dict[str, Any], want: Output) -> None:
 def test_what_is_no_completion_is_refused(body: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="no choices"):
         read_output(body)
+
+
+def test_an_engine_that_makes_no_step_shows_the_same_samples() -> None:
+    page = (EXPOSITIONS / "vllm-0.32-prefill.txt").read_bytes()
+    assert len(read_progress(page)) == 4
+    assert read_progress(page) != read_progress(
+        page.replace(b"vllm:kv_cache_usage_perc{", b"vllm:kv_cache_usage_perc{x")
+    )
+    assert read_progress(b"") == ()
