@@ -29,6 +29,8 @@ SUSPECT_SECONDS = 3.0
 COMPUTED_TOKENS = 16
 """Of each request with KV, on the average: less is what remains of prompts that decode has in its prefix cache."""
 
+_NONE: AbstractSet[str] = frozenset()
+
 Pair = tuple[str, str]
 """Uids of a prefill and a decode pod."""
 
@@ -111,29 +113,18 @@ class KvRegistry:
     def peers(self, pod: Pod) -> AbstractSet[str]:
         """Usable pods of the other role with which it should be able to pass KV on, by uid."""
         if pod.aggregated:
-            return frozenset()
-        return self.usable.get((DECODE if pod.role == PREFILL else PREFILL, pod.fingerprint), frozenset())
+            return _NONE
+        return self.usable.get((DECODE if pod.role == PREFILL else PREFILL, pod.fingerprint), _NONE)
 
     # --- read by policy --------------------------------------------------------------------------------------
-    def proved(self, pod: Pod) -> bool:
-        """Requests may be sent to it while other pods could serve them as well.
-
-        A decode pod for which nothing is left to try is a decode-only pod.
-        """
+    def known(self, pod: Pod) -> tuple[bool, AbstractSet[str], AbstractSet[str]]:
+        """What a Candidate says of a pod: whether it is proved, the pods with which it may serve, and those with which
+        KV fails. A decode pod for which nothing is left to try is proved, to be decode-only."""
         state = self.pods.get(pod.uid)
         if state is None:
-            return False
-        if pod.role == PREFILL or state.open:
-            return bool(state.open)
-        return state.warm and self.peers(pod) <= state.tried
-
-    def open_to(self, pod: Pod) -> AbstractSet[str]:
-        state = self.pods.get(pod.uid)
-        return state.open if state else frozenset()
-
-    def failed_with(self, pod: Pod) -> AbstractSet[str]:
-        state = self.pods.get(pod.uid)
-        return state.failed if state else frozenset()
+            return False, _NONE, _NONE
+        settled = state.open or (pod.role == DECODE and state.warm and self.peers(pod) <= state.tried)
+        return bool(settled), state.open, state.failed
 
     def proof_expected(self, pod: Pod, now: float) -> float:
         """Seconds that a request may wait for the proof of a decode pod's first path."""

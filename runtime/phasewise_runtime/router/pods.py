@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from phasewise_runtime.contract import (
     ENGINE_PORT,
@@ -62,9 +62,8 @@ class Pod:
         return "ready" if self.usable else "not_ready"
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A usable pod as one request sees it."""
+class Candidate(NamedTuple):
+    """A usable pod as one request sees it. A tuple, since one is made of each pod for each request."""
 
     pod: Pod
     load: int = 0

@@ -60,12 +60,12 @@ def proved(*pods: Pod) -> Known:
 # --- what is proved ------------------------------------------------------------------------------------------
 def test_a_new_pair_is_proved_by_one_canary() -> None:
     known = Known(P0, D0)
-    assert not known.kv.proved(P0)
-    assert not known.kv.proved(D0)
+    assert not known.kv.known(P0)[0]
+    assert not known.kv.known(D0)[0]
     known.end(known.begin_all(0.0), 1.0)
-    assert known.kv.proved(P0)
-    assert known.kv.proved(D0)
-    assert known.kv.open_to(D0) == {"p0"}
+    assert known.kv.known(P0)[0]
+    assert known.kv.known(D0)[0]
+    assert known.kv.known(D0)[1] == {"p0"}
     assert known.kv.pods["p0"].bytes == 1000.0
     assert known.due(2.0) == []
 
@@ -74,10 +74,10 @@ def test_a_restarted_engine_is_proved_again_and_one_that_is_not_ready_for_a_mome
     known = proved(P0, replace(D0, container="c1"))
     known.kv.put(replace(D0, container="c1", ready=False), 5.0)
     known.kv.put(replace(D0, container="c1"), 6.0)
-    assert known.kv.open_to(D0) == {"p0"}
+    assert known.kv.known(D0)[1] == {"p0"}
     known.kv.put(replace(D0, container="c2"), 7.0)
-    assert known.kv.open_to(D0) == frozenset()
-    assert not known.kv.proved(P0), "its only peer is a new one"
+    assert known.kv.known(D0)[1] == frozenset()
+    assert not known.kv.known(P0)[0], "its only peer is a new one"
     assert known.due(7.0) == [("p0", "d0")]
 
 
@@ -87,7 +87,7 @@ def test_what_is_known_goes_with_the_pod() -> None:
     known.kv.drop("p1")
     assert known.kv.counts() == {"proved": 1, "unproved": 0, "failed": 0}
     assert list(known.kv.failures()) == []
-    assert known.kv.failed_with(D0) == frozenset()
+    assert known.kv.known(D0)[2] == frozenset()
     known.kv.drop("d0")
     assert known.kv.paths == {}
 
@@ -95,10 +95,10 @@ def test_what_is_known_goes_with_the_pod() -> None:
 def test_a_decode_pod_whose_paths_all_fail_serves_without_prefill() -> None:
     known = Known(P0, P1, D0)
     known.end(known.begin_all(0.0), 0.1, Result(kp.RECOMPUTED))
-    assert not known.kv.proved(D0), "there is one more to try"
+    assert not known.kv.known(D0)[0], "there is one more to try"
     known.end(known.begin_all(0.2), 0.3, Result(kp.RECOMPUTED))
-    assert known.kv.proved(D0)
-    assert known.kv.failed_with(D0) == {"p0", "p1"}
+    assert known.kv.known(D0)[0]
+    assert known.kv.known(D0)[2] == {"p0", "p1"}
     assert {(p.name, d.name, reason) for p, d, reason in known.kv.failures()} == {
         ("p0", "d0", kp.RECOMPUTED),
         ("p1", "d0", kp.RECOMPUTED),
@@ -120,7 +120,7 @@ def test_a_fault_of_the_prefill_pod_fails_all_its_paths() -> None:
     ):
         known = proved(P0, P1, D0, D1)
         tell(known.kv)
-        assert known.kv.open_to(D0) == known.kv.open_to(D1) == {"p1"}
+        assert known.kv.known(D0)[1] == known.kv.known(D1)[1] == {"p1"}
 
 
 def test_a_request_that_succeeds_renews_the_proof_without_waking_anybody() -> None:
@@ -201,9 +201,9 @@ def test_pods_without_peers_and_for_both_phases_are_warmed_alone() -> None:
     known = Known(replace(P0, ready=False), D0, aggregated)
     begun = known.begin_all(0.0)
     assert {(c.prefill, c.decode.name) for c in begun} == {(None, "d0"), (None, "d1")}
-    assert not known.kv.proved(D0)
+    assert not known.kv.known(D0)[0]
     known.end(begun, 1.0)
-    assert known.kv.proved(D0)
+    assert known.kv.known(D0)[0]
     assert known.due(2.0) == []
 
 
@@ -235,7 +235,7 @@ def test_of_hundreds_of_pods_few_canaries_run_at_once_and_every_path_is_tried(mo
         now, rounds = now + 1.01 * BACKGROUND_SECONDS, rounds + 1
         known.end(begun, now)
         if rounds == 8:
-            degrees = [len(known.kv.open_to(p)) for p in pool("prefill", size)]
+            degrees = [len(known.kv.known(p)[1]) for p in pool("prefill", size)]
             assert max(degrees) <= 4, "new pods are spread over their peers"
     assert known.kv.counts()["proved"] == size * size
     assert now > size * (size - 1) * BACKGROUND_SECONDS * 0.9, (
@@ -255,7 +255,7 @@ def test_a_failed_path_is_tried_again_after_its_back_off() -> None:
     assert known.due(100.5) == []
     begun = known.begin_all(101.0)
     known.end(begun, 101.2)
-    assert known.kv.open_to(D0) == {"p0"}
+    assert known.kv.known(D0)[1] == {"p0"}
 
 
 def test_pods_that_are_not_ready_are_not_tried() -> None:
