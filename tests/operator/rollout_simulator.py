@@ -76,11 +76,10 @@ class Deployment:
         return [p for p in self.staying if p.template != self.template]
 
     def delete_pods(self, count: int) -> None:
-        """As the ReplicaSet controller does: those that are not ready first, then the cheap ones: those on nodes that are
-        drained, and those that got no requests."""
-        for pod in sorted(self.staying, key=lambda p: (p.ready, p.scheduled, not p.cordoned, p.proved))[
-            : max(0, count)
-        ]:
+        """As the ReplicaSet controller does: those that are not ready first, then the cheap ones, which are those on nodes
+        that are drained, and those without requests."""
+        ordered = sorted(self.staying, key=lambda p: (p.ready, p.scheduled, not p.cordoned, p.proved))
+        for pod in ordered[: max(0, count)]:
             pod.stop()
             if not pod.scheduled:
                 self.pods.remove(pod)

@@ -1,7 +1,7 @@
 """Sends canaries: proves that KV flows between two pods before requests rely on it, and looks again where it may not.
 
-A canary is three requests: the prompt to decode alone, which also warms a new engine; the same to prefill; and to decode
-with the KV of it. It uses connections of its own, and no request waits for it but those that have no proved path at all.
+A canary is three requests: the prompt to decode alone, which also warms a new engine; the same to prefill; and to
+decode with the KV of it. It uses connections of its own. Requests wait for one only where no path is proved yet.
 What is proved lasts as long as both engines run. A path is not proved again by the clock: requests that use it show
 whether it works, and one that none uses harms nobody, so that an idle service stays idle.
 """
@@ -27,6 +27,7 @@ from phasewise_runtime.router.kv_evidence import (
     canary_request,
     judge,
     read_output,
+    read_progress,
     read_transfers,
 )
 from phasewise_runtime.router.kv_schedule import Canary, Schedule
@@ -41,10 +42,13 @@ INTERVAL = 0.25
 FIRST_SECONDS = 30.0
 """Longest request of a canary over a path that serves nobody. The first handshake of two engines takes up to 19 s."""
 AGAIN_SECONDS = 3.0
-"""The same over a path on which requests wait: with SUSPECT_SECONDS before and HEALTH_SECONDS after it, less than 10."""
+"""The same over a path on which requests wait. With SUSPECT_SECONDS before and HEALTH_SECONDS after it, a fault is seen
+in less than 10 s."""
 SLOWER = 5.0
 """Times the answer of decode alone that its answer with KV may take, where that is more."""
 HEALTH_SECONDS = 1.0
+STEP_SECONDS = 1.5
+"""Beyond the time of a request: a prefill engine without any step in both is stopped. A single long step takes less."""
 POLL_SECONDS = 3.0
 """Between looks at the connectors' counters of decode pods that get KV."""
 COUNTED_SECONDS = 1.0
@@ -126,6 +130,9 @@ class Canaries:
             result = Result(str(e))
         except _NoResultError as e:
             extra["detail"] = str(e)
+        except Exception:
+            # Reported as without result, so that it is tried again after a back-off and not at once.
+            log.exception("a canary failed by a fault of the router", extra=extra)
         finally:
             self._schedule.end(canary)
         said = "proved" if result.proved else result.reason or ("refused" if refused else "no_result")
@@ -144,14 +151,15 @@ class Canaries:
             for logprobs in (True, False):
                 request = canary_request(_salt(), logprobs=logprobs)
                 try:
-                    body = await self._complete(pod, proto.decode_body(request, None, pod.model, assemble=False), limit)
+                    body = proto.decode_body(request, None, pod.model, assemble=False)
+                    answer = await self._complete(pod, body, limit)
                 except _StatusError as e:
                     if e.status >= 500 or e.status in (404, 408, 425, 429):
                         raise
                     answered = True
                 else:
                     answered = True
-                    return read_output(body), now() - began, False
+                    return read_output(answer.body), now() - began, False
         except (*_BROKEN, _StatusError, asyncio.TimeoutError) as e:
             raise _NoResultError(f"decode alone does not answer: {e!r}") from e
         finally:
@@ -174,25 +182,34 @@ class Canaries:
             if e.status < 500:
                 raise _NoResultError(f"decode refuses: {e}") from e
             raise _FailedError(kv_paths.KV_NOT_LOADED) from e
-        return judge(alone, prefilled, read_output(answer), await self._moved(decode, before))
+        return judge(alone, prefilled, read_output(answer.body), await self._moved(decode, before))
 
     async def _prefill(self, pod: Pod, body: proto.Body, limit: float) -> tuple[Mapping[str, Any], int | None]:
+        before = asyncio.create_task(self._exposition(pod, limit))
         try:
             answer = await self._complete(pod, body, limit)
         except asyncio.TimeoutError as e:
-            if await self._engine_client.is_healthy(pod, HEALTH_SECONDS):
-                raise _NoResultError("prefill is slow") from e
-            raise _FailedError(kv_paths.PREFILL_TIMEOUT) from e
+            if await self._is_stopped(pod, read_progress(await before)):
+                raise _FailedError(kv_paths.PREFILL_TIMEOUT) from e
+            raise _NoResultError("prefill is slow") from e
         except _BROKEN as e:
             raise _FailedError(kv_paths.PREFILL_FAILED) from e
         except _StatusError as e:
             if e.status < 500:
                 raise _NoResultError(f"prefill refuses: {e}") from e
             raise _FailedError(kv_paths.PREFILL_FAILED) from e
-        params = answer.get(proto.KV_PARAMS)
-        if not isinstance(params, dict) or not params:
+        finally:
+            before.cancel()
+        if answer.kv_params is None:
             raise _FailedError(kv_paths.KV_PARAMS_MISSING)
-        return params, proto.prompt_tokens(answer.get("usage"))
+        return answer.kv_params, proto.prompt_tokens(answer.body.get("usage"))
+
+    async def _is_stopped(self, pod: Pod, before: tuple[bytes, ...]) -> bool:
+        """Its server does not answer, or its engine has made no step since `before`."""
+        if not await self._engine_client.is_healthy(pod, HEALTH_SECONDS):
+            return True
+        await asyncio.sleep(STEP_SECONDS)
+        return bool(before) and read_progress(await self._exposition(pod, HEALTH_SECONDS)) == before
 
     async def _moved(self, pod: Pod, before: Transfers) -> Transfers:
         until = now() + COUNTED_SECONDS
@@ -207,7 +224,7 @@ class Canaries:
         return AGAIN_SECONDS if path is not None and path.open else FIRST_SECONDS
 
     # --- HTTP ------------------------------------------------------------------------------------------------
-    async def _complete(self, pod: Pod, body: proto.Body, seconds: float) -> proto.Body:
+    async def _complete(self, pod: Pod, body: proto.Body, seconds: float) -> proto.Answer:
         headers = {HEADER_REQUEST_ID: REQUEST_ID + uuid.uuid4().hex, "Content-Type": "application/json"}
         timeout = aiohttp.ClientTimeout(total=seconds)
         url = pod.base_url + proto.Endpoint.COMPLETIONS.value
@@ -217,16 +234,20 @@ class Canaries:
             answer = proto.read_answer(await response.read())
         if answer.aborted:
             raise _StatusError(503)
-        return answer.body
+        return answer
 
     async def _transfers(self, pod: Pod) -> Transfers:
         """Its counters; unknown where it gives none."""
+        return read_transfers(await self._exposition(pod, AGAIN_SECONDS))
+
+    async def _exposition(self, pod: Pod, seconds: float) -> bytes:
+        """An engine's /metrics; empty where it cannot be read."""
         try:
-            timeout = aiohttp.ClientTimeout(total=AGAIN_SECONDS)
+            timeout = aiohttp.ClientTimeout(total=seconds)
             async with self._session.get(pod.base_url + PATH_METRICS, timeout=timeout) as response:
-                return read_transfers(await response.read()) if response.status == 200 else Transfers()
+                return await response.read() if response.status == 200 else b""
         except (*_BROKEN, asyncio.TimeoutError):
-            return Transfers()
+            return b""
 
 
 def _salt() -> str:

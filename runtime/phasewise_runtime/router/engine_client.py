@@ -200,6 +200,12 @@ def cut_off(pod: Pod, reason: str) -> EngineError:
     return EngineError(pod, DISCONNECTED, "the pod is gone", hard=True)
 
 
+def reason_of(failure: EngineError, cut: asyncio.Future[str] | None) -> EngineError:
+    """Why a request failed: a connection may have broken because the router ended the request."""
+    ended = cut is not None and cut.done() and failure.reason == DISCONNECTED
+    return cut_off(failure.pod, cut.result()) if cut is not None and ended else failure
+
+
 def _timed_out(pod: Pod, error: asyncio.TimeoutError) -> EngineError:
     """`timeout`: the engine was silent for too long. `deadline`: the request itself took too long."""
     if isinstance(error, aiohttp.ServerTimeoutError):

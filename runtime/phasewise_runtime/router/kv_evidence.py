@@ -15,16 +15,16 @@ from phasewise_runtime.router import kv_paths
 from phasewise_runtime.router.protocol import Body, Endpoint, Request, prompt_tokens
 
 DIGITS: Final = 280
-"""Of the prompt, with a blank between them. Each is at least one token, with its blank at most two: more than two blocks
-of 128 tokens, and less than 600 tokens."""
+"""Of the prompt, with a blank between them. Each is at least one token, with its blank at most two: in all more than
+two blocks of 128 tokens, and less than 600 tokens."""
 PROMPT: Final = " ".join(str(i * i * 7 // 11 % 10) for i in range(DIGITS))
 OUTPUT_TOKENS: Final = 8
 LOGPROBS: Final = 2
 TOLERANCE: Final = 0.5
 """Nats by which the log probability of a token may differ, where decode computed the prompt itself or got its KV. In
-fp32 on one kind of CPU the answers are identical. In bf16 two numbers between 16 and 32, which logits often are, lie 0.125
-apart, and kernels that add in another order (by batch, by where a prompt is cut) move a logit by a step or two, and the
-normaliser as well. KV of another prompt moves it by whole nats."""
+fp32 on one kind of CPU the answers are identical. In bf16 two numbers between 16 and 32, which logits often are, lie
+0.125 apart, and kernels that add in another order (by batch, by where a prompt is cut) move a logit by a step or two,
+and the normaliser as well. KV of another prompt moves it by whole nats."""
 
 
 def canary_request(salt: str, *, logprobs: bool) -> Request:
@@ -61,10 +61,11 @@ def read_output(body: Body) -> Output:
         return Output(counted, text)
     given = cast("Mapping[str, Any]", given)
     tokens, logprobs = given.get("tokens") or (), given.get("token_logprobs") or ()
-    likely = given.get("top_logprobs") or [{} for _ in tokens]
+    nothing: dict[str, float] = {}
+    likely = given.get("top_logprobs") or [nothing for _ in tokens]
     if not len(tokens) == len(logprobs) == len(likely):
         return Output(counted, text)
-    return Output(counted, text, tuple(tokens), tuple(x or 0.0 for x in logprobs), tuple(m or {} for m in likely))
+    return Output(counted, text, tuple(tokens), tuple(x or 0.0 for x in logprobs), tuple(m or nothing for m in likely))
 
 
 def answers_equal(alone: Output, with_kv: Output, tolerance: float = TOLERANCE) -> bool | None:
@@ -74,14 +75,12 @@ def answers_equal(alone: Output, with_kv: Output, tolerance: float = TOLERANCE) 
     token must be about as likely as the other in both answers: two that are nearly equal may change places.
     """
     if alone.tokens and with_kv.tokens:
-        pairs = zip(
-            alone.tokens, with_kv.tokens, alone.logprobs, with_kv.logprobs, alone.likely, with_kv.likely, strict=False
-        )
-        for token, other, logprob, logprob_other, likely, likely_other in pairs:
+        mine = zip(alone.tokens, alone.logprobs, alone.likely, strict=True)
+        others = zip(with_kv.tokens, with_kv.logprobs, with_kv.likely, strict=True)
+        for (token, logprob, likely), (other, logprob_other, likely_other) in zip(mine, others, strict=False):
             if token != other:
-                return _about(likely.get(other), logprob, tolerance) and _about(
-                    likely_other.get(token), logprob_other, tolerance
-                )
+                near = _about(likely.get(other), logprob, tolerance)
+                return near and _about(likely_other.get(token), logprob_other, tolerance)
             if abs(logprob - logprob_other) > tolerance:
                 return False
         return len(alone.tokens) == len(with_kv.tokens)
@@ -142,6 +141,18 @@ def read_transfers(exposition: bytes) -> Transfers:
         values = [float(value) for value in pattern.findall(exposition)]
         found[name] = sum(values) if values else None
     return Transfers(**found)
+
+
+_PROGRESS = re.compile(
+    rb"^(vllm:(?:prompt_tokens_total|generation_tokens_total|kv_cache_usage_perc|num_requests_running)[{ ].*)$",
+    re.MULTILINE,
+)
+
+
+def read_progress(exposition: bytes) -> tuple[bytes, ...]:
+    """Samples of an engine's /metrics of which each step of the engine that has work changes one; empty where it has
+    none. Between steps, however slow, they stand still."""
+    return tuple(_PROGRESS.findall(exposition))
 
 
 # --- the result --------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ KV_NOT_LOADED: Final = "kv_not_loaded"
 TRANSFER_TIMEOUT: Final = "transfer_timeout"
 """Decode answers, but not with KV of this prefill pod."""
 PREFILL_TIMEOUT: Final = "prefill_timeout"
-"""Prefill neither answers a request nor its health check."""
+"""Prefill does not answer, and its engine is not merely slow: nothing happens in it."""
 PREFILL_FAILED: Final = "prefill_failed"
 """Prefill answered with an error, or broke the connection."""
 RECOMPUTED: Final = "recomputed"
@@ -119,8 +119,9 @@ def on_no_result(path: Path, now: float) -> Path:
 
 
 def on_refusal(path: Path, now: float) -> Path:
-    """Decode refuses the canary itself (status 4xx)."""
-    return replace(on_no_result(path, now), refused=True)
+    """Decode refuses the canary itself (status 4xx). Only requests can show whether a failed path works again."""
+    state = PROVED if path.state == PROVED else UNPROVED
+    return replace(on_no_result(path, now), state=state, reason="", refused=True)
 
 
 def backoff(tries: int) -> float:

@@ -1,8 +1,8 @@
-"""Which pairs of pods can pass KV on, as far as this router knows, and which requests wait on them. Pure: `now` is given.
+"""Between which pods KV flows, as far as this router knows, and which requests wait for it. Pure: `now` is given.
 
 Fed by discovery through the pod registry (pods), by canary (proofs) and by pd_request (successes, failures, waits).
-Read by policy through the pod registry (Candidate), by `kv_schedule` for what to try next, and by the metrics. Only what is known of a pair is kept: 100 prefill
-and 100 decode pods are 10,000 pairs.
+Read by policy through the pod registry (Candidate), by kv_schedule for what to try next, and by the metrics. Only what
+is known of a pair is kept: 100 prefill and 100 decode pods are 10,000 pairs.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ SUSPECT_SECONDS = 3.0
 """A request that has waited so long on a path, which served no other one meanwhile, makes it suspected."""
 COMPUTED_TOKENS = 16
 """Of each request with KV, on the average: less is what remains of prompts that decode has in its prefix cache."""
+
+_NONE: AbstractSet[str] = frozenset()
 
 Pair = tuple[str, str]
 """Uids of a prefill and a decode pod."""
@@ -111,29 +113,18 @@ class KvRegistry:
     def peers(self, pod: Pod) -> AbstractSet[str]:
         """Usable pods of the other role with which it should be able to pass KV on, by uid."""
         if pod.aggregated:
-            return frozenset()
-        return self.usable.get((DECODE if pod.role == PREFILL else PREFILL, pod.fingerprint), frozenset())
+            return _NONE
+        return self.usable.get((DECODE if pod.role == PREFILL else PREFILL, pod.fingerprint), _NONE)
 
     # --- read by policy --------------------------------------------------------------------------------------
-    def proved(self, pod: Pod) -> bool:
-        """Requests may be sent to it while other pods could serve them as well.
-
-        A decode pod for which nothing is left to try is a decode-only pod.
-        """
+    def known(self, pod: Pod) -> tuple[bool, AbstractSet[str], AbstractSet[str]]:
+        """What a Candidate says of a pod: whether it is proved, the pods with which it may serve, and those with which
+        KV fails. A decode pod for which nothing is left to try is proved, to be decode-only."""
         state = self.pods.get(pod.uid)
         if state is None:
-            return False
-        if pod.role == PREFILL or state.open:
-            return bool(state.open)
-        return state.warm and self.peers(pod) <= state.tried
-
-    def open_to(self, pod: Pod) -> AbstractSet[str]:
-        state = self.pods.get(pod.uid)
-        return state.open if state else frozenset()
-
-    def failed_with(self, pod: Pod) -> AbstractSet[str]:
-        state = self.pods.get(pod.uid)
-        return state.failed if state else frozenset()
+            return False, _NONE, _NONE
+        settled = state.open or (pod.role == DECODE and state.warm and self.peers(pod) <= state.tried)
+        return bool(settled), state.open, state.failed
 
     def proof_expected(self, pod: Pod, now: float) -> float:
         """Seconds that a request may wait for the proof of a decode pod's first path."""
@@ -199,8 +190,8 @@ class KvRegistry:
             self.report_prefill_failure(prefill, result.reason, now)
 
     def report_transfers(self, decode: Pod, moved: Transfers) -> None:
-        """What a decode pod's connector did since the last report. Where it failed, or the engine computed prompts though
-        it got their KV, it is not known which path is at fault: a canary looks at each that was used."""
+        """What a decode pod's connector did since the last report. Where it failed, or the engine computed prompts
+        though it got their KV, it is not known which path is at fault: a canary looks at each that was used."""
         state = self.pods.get(decode.uid)
         if state is None:
             return

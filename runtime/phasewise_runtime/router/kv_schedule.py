@@ -4,8 +4,8 @@ In this order: paths on which requests wait or that otherwise look bad; pods tha
 one that is proved comes first; paths that failed, when their back-off is over; and at a bounded rate all pairs that
 were not tried yet, so that pods come to share the work of all their peers.
 
-A decode pod takes one canary at a time: its connector's counters are read before and after. A pod that has no path yet takes
-one as well, so that a dead pod, at which each canary lasts until its timeout, does not keep the others from being tried.
+A decode pod takes one canary at a time: its connector's counters are read before and after. So does a prefill pod that
+has no path yet: a dead one, at which each canary lasts until its timeout, must not keep the others from being tried.
 """
 
 from __future__ import annotations

@@ -16,14 +16,7 @@ from phasewise_runtime.contract import DECODE
 from phasewise_runtime.router import protocol as proto
 from phasewise_runtime.router.assembly import NotAssemblableError
 from phasewise_runtime.router.context import RouterContext
-from phasewise_runtime.router.engine_client import (
-    DISCONNECTED,
-    EngineAnswer,
-    EngineError,
-    cut_off,
-    parse_answer,
-    read_answer,
-)
+from phasewise_runtime.router.engine_client import EngineAnswer, EngineError, parse_answer, read_answer, reason_of
 from phasewise_runtime.router.headers import Headers
 from phasewise_runtime.router.kv_paths import KV_PARAMS_MISSING, PROMPT_MISMATCH
 from phasewise_runtime.router.pending import IN_DECODE, IN_PREFILL, IN_QUEUE
@@ -88,7 +81,7 @@ class PDRequest:
                 kv = await self._prefill(choice)
                 answer = await self._decode(choice, kv)
             except EngineError as raised:
-                failure = self._cut_off(raised)
+                failure = reason_of(raised, self._inflight and self._inflight.cut)
                 self._mark_failed(failure)
                 self._attempt.close()
                 await self.examine(failure)
@@ -110,11 +103,6 @@ class PDRequest:
             if failure.hard or not self._retry.by_pod[failure.pod.uid]:
                 self._context.pod_registry.report_failure(failure.pod, failure.reason, hard=failure.hard)
             self._retry.by_pod[failure.pod.uid] += 1
-
-    def _cut_off(self, failure: EngineError) -> EngineError:
-        """Why the decode request failed, where it is that this router ended it."""
-        cut = self._inflight.cut if self._inflight is not None and failure.reason == DISCONNECTED else None
-        return cut_off(failure.pod, cut.result()) if cut is not None and cut.done() else failure
 
     def _mark_failed(self, failure: EngineError) -> None:
         """A decode request that its pod broke has not succeeded, even after a first token."""

@@ -106,8 +106,12 @@ class PodRegistry:
     # --- read by requests ------------------------------------------------------------------------------------
     def candidates(self, role: str, tried: Mapping[str, int] | None = None) -> list[Candidate]:
         seen = tried or {}
-        pods = [e for e in self._entries.values() if e.pod.role == role and e.pod.usable]
-        return [self._candidate(e, seen.get(e.pod.uid, 0)) for e in pods]
+        known = self.kv.known
+        return [
+            Candidate(e.pod, e.load, e.closed_to_requests, seen.get(e.pod.uid, 0), *known(e.pod))
+            for e in self._entries.values()
+            if e.pod.role == role and e.pod.usable
+        ]
 
     def can_serve(self) -> bool:
         """At least one decode pod takes requests now."""
@@ -204,11 +208,6 @@ class PodRegistry:
             self._set(entry, brk.on_probe(entry.breaker, self._clock(), ok=ok))
 
     # --- inside ----------------------------------------------------------------------------------------------
-    def _candidate(self, entry: _Entry, tried: int) -> Candidate:
-        pod, kv = entry.pod, self.kv
-        known = (kv.proved(pod), kv.open_to(pod), kv.failed_with(pod))
-        return Candidate(pod, entry.load, entry.closed_to_requests, tried, *known)
-
     def _put(self, pod: Pod) -> None:
         self.kv.put(pod, self._clock())
         entry = self._entries.get(pod.uid)

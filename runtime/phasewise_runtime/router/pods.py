@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from phasewise_runtime.contract import (
     ENGINE_PORT,
@@ -18,6 +18,7 @@ from phasewise_runtime.contract import (
 )
 
 _COUNT = re.compile(r"[0-9]{1,3}")
+_NOTHING: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +62,8 @@ class Pod:
         return "ready" if self.usable else "not_ready"
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A usable pod as one request sees it."""
+class Candidate(NamedTuple):
+    """A usable pod as one request sees it. A tuple, since one is made of each pod for each request."""
 
     pod: Pod
     load: int = 0
@@ -104,14 +104,14 @@ def pod_from_api(raw: Mapping[str, Any]) -> Pod | None:
         model=_text(config.get("model_name")),
         aggregated=config.get("disaggregated") is False,
         gpus=int(gpus) if _COUNT.fullmatch(gpus) else 0,
-        container=_text(next(running, {}).get("containerID")),
+        container=_text(next(running, _NOTHING).get("containerID")),
     )
 
 
 def _engine_container(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """The container in the pod's spec that has the launcher's configuration; empty where none has."""
     spec: Mapping[str, Any] = raw.get("spec") or {}
-    return next((c for c in spec.get("containers") or () if _variable(c) is not None), {})
+    return next((c for c in spec.get("containers") or () if _variable(c) is not None), _NOTHING)
 
 
 def _variable(container: Mapping[str, Any]) -> object:

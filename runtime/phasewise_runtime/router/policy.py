@@ -3,8 +3,8 @@
 Rules, in order:
 1. Only usable pods that are not ejected; pods this request has failed on least often come first.
 2. Pods that are new, of which nothing is proved yet, take requests only where no others can.
-3. Prefill and decode are paired only where their KV fingerprints are equal and KV is known to flow between the two. Pods
-   of different fingerprints, as in a rollout, and pods with and without a prefill pool share the requests by their
+3. Prefill and decode are paired only where their KV fingerprints are equal and KV is known to flow between the two.
+   Pods of different fingerprints, as in a rollout, and pods with and without a prefill pool share the requests by their
    capacity (`capacity`, `split`).
 4. Where the decode pod has no prefill pod that can take the request, the request is decode-only: its decode pod does
    both phases, and the reason says why.
@@ -33,8 +33,10 @@ KV_FAILED = "kv_failed"
 """It does not."""
 
 
+ROOT_2: Final = 2**0.5
 ROOT_3: Final = 3**0.5
-"""Its multiples, modulo 1, fill the unit interval evenly, and independently of those of split.GOLDEN."""
+"""Their multiples, modulo 1, fill the unit interval evenly, and independently of each other's and of split.GOLDEN's: a
+prefill pod whose turn it is must not always meet the same decode pod, which may not get KV of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +67,11 @@ def choose(
         return Choice(_least_loaded(fresh, round_robin).pod, None, decode_only)
     found = groups([p for p in prefills if p.proved and not p.ejected and not p.tried], fresh, known or {})
     group, shared = found[next_share([Share(g.capacity, g.load) for g in found], round_robin)], len(found) > 1
-    decode = _least_loaded(group.decodes, round_robin, shared)
+    decode = _least_loaded(group.decodes, round_robin, ROOT_3 if shared else None)
     peers = [p for p in group.prefills if decode.takes_kv_of(p.pod)]
     if not peers:
         return Choice(decode.pod, None, _decode_only_reason(prefills, decode))
-    return Choice(decode.pod, _least_loaded(peers, round_robin, shared).pod, PAIR)
+    return Choice(decode.pod, _least_loaded(peers, round_robin, ROOT_2).pod, PAIR)
 
 
 def choose_decode(decodes: Sequence[Candidate], prefill: Pod, *, round_robin: int = 0) -> Pod | None:
@@ -86,15 +88,15 @@ def _least_tried(candidates: Sequence[Candidate]) -> list[Candidate]:
     return [c for c in least if c.proved] or least
 
 
-def _least_loaded(candidates: Sequence[Candidate], round_robin: int, shared: bool = False) -> Candidate:
-    """`shared`: the same count has chosen the group, which a plain remainder would not be independent of."""
+def _least_loaded(candidates: Sequence[Candidate], round_robin: int, root: float | None = None) -> Candidate:
+    """`root`: the same count has chosen the group or the decode pod, of which a plain remainder is not independent."""
     loads = [c.load / c.pod.size for c in candidates]
     lowest = min(loads)
     equals = [c for c, load in zip(candidates, loads, strict=True) if load == lowest]
     equals.sort(key=lambda c: c.pod.name)
     rounds = range(max(c.pod.size for c in equals))
     turns = [c for n in rounds for c in equals if n < c.pod.size]
-    return turns[int(round_robin * ROOT_3 % 1 * len(turns)) if shared else round_robin % len(turns)]
+    return turns[round_robin % len(turns) if root is None else int(round_robin * root % 1 * len(turns))]
 
 
 def _decode_only_reason(prefills: Sequence[Candidate], decode: Candidate) -> str:

@@ -148,3 +148,31 @@ def fast_probes(monkeypatch: pytest.MonkeyPatch) -> None:
 def short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     """`max_generation_seconds` may be less than a second."""
     monkeypatch.setattr("phasewise_runtime.router.pd_request.MIN_SECONDS_LEFT", 0.01)
+
+
+CANARY = "phasewise_runtime.router.canary"
+REGISTRY = "phasewise_runtime.router.kv_registry"
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes 10 s in production takes two here."""
+    for name, value in {
+        f"{CANARY}.INTERVAL": 0.02,
+        f"{CANARY}.AGAIN_SECONDS": 1.0,
+        f"{CANARY}.FIRST_SECONDS": 1.5,
+        f"{CANARY}.SLOWER": 1.0,
+        f"{CANARY}.HEALTH_SECONDS": 0.3,
+        f"{CANARY}.STEP_SECONDS": 0.1,
+        f"{CANARY}.POLL_SECONDS": 0.1,
+        f"{CANARY}.COUNTED_SECONDS": 0.05,
+        f"{REGISTRY}.SUSPECT_SECONDS": 0.3,
+        f"{REGISTRY}.PROOF_SECONDS": 0.3,
+    }.items():
+        monkeypatch.setattr(name, value)
+
+
+@pytest.fixture
+def no_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed path stays failed for the length of the test."""
+    monkeypatch.setattr("phasewise_runtime.router.kv_paths.FIRST_BACKOFF", 30.0)

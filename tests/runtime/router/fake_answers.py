@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,6 +59,8 @@ class FakeKv:
     """The engine exports its counters."""
     prompt_tokens: int = PROMPT_TOKENS
     logprobs: float = -1.0
+    steps: Iterator[int] = field(default_factory=lambda: itertools.repeat(0))
+    """What each look at the exposition finds: an engine that makes steps between."""
     moved: int = 0
     failed: int = 0
     external: int = 0
@@ -83,9 +87,11 @@ class FakeKv:
     async def answer(self, name: str, body: dict[str, Any]) -> dict[str, Any] | int:
         """The answer to a canary, or the status of an error."""
         self.canaries.append(body)
+        if self.fault == "slow":
+            self.steps = itertools.count(1)
         params = body.get("kv_transfer_params") or {}
         await self.gate.wait()
-        if self.fault == "hang":
+        if self.fault in ("hang", "slow"):
             await asyncio.Event().wait()
         if self.fault and self.fault.isdigit():
             return int(self.fault)
@@ -114,6 +120,7 @@ class FakeKv:
                 f"vllm:nixl_num_failed_transfers_total{{{of}}} {float(self.failed)}",
                 f'vllm:prompt_tokens_by_source_total{{{of},source="local_compute"}} {float(self.computed)}',
                 f'vllm:prompt_tokens_by_source_total{{{of},source="external_kv_transfer"}} {float(self.external)}',
+                f"vllm:generation_tokens_total{{{of}}} {float(next(self.steps))}",
                 "",
             )
         )

@@ -119,7 +119,7 @@ class FakeEngine:
         if (kv := body.get("kv_transfer_params") or {}).get("do_remote_prefill"):
             self.kv_seen.append(kv["remote_request_id"])
         try:
-            await self.kv.load(kv, 7)
+            await self.kv.load(kv, 300)
             if (early := await self._early_fault(request, fault)) is not None:
                 return early
             if body.get("stream"):

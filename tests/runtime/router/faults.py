@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.runtime.router.conftest import Reply, Router
 from tests.runtime.router.fake_engine import FakeEngine
+from tests.runtime.waiting import until
 
 
 def four() -> tuple[FakeEngine, FakeEngine, FakeEngine, FakeEngine]:
@@ -32,3 +33,12 @@ def once(engines: tuple[FakeEngine, ...]) -> bool:
     """No KV parameters were used twice."""
     used = [k for e in engines for k in e.kv_seen]
     return len(used) == len(set(used))
+
+
+def state(r: Router, name: str) -> float:
+    """KV paths in this state."""
+    return r.metric("kv_paths", state=name)
+
+
+async def failed(r: Router, reason: str) -> None:
+    await until(lambda: r.metric("kv_failed_path", reason=reason) > 0)

@@ -19,6 +19,12 @@ def pod(config: object = None, **labels: str) -> Pod:
     raw = {
         "metadata": {"name": "d0", "uid": "u0", "labels": given},
         "spec": {"containers": [{"name": "sidecar"}, {"name": "engine", "env": env}]},
+        "status": {
+            "containerStatuses": [
+                {"name": "sidecar", "containerID": "containerd://s"},
+                {"name": "engine", "containerID": "containerd://e"},
+            ]
+        },
     }
     read = pod_from_api(raw)
     assert read is not None
@@ -45,3 +51,8 @@ def test_a_pod_that_does_not_say_is_asked_as_the_client_asked_and_paired_where_i
 def test_its_gpus(label: str, gpus: int, size: int) -> None:
     assert LABEL_GPUS == "phasewise.dev/gpus"
     assert (pod(gpus=label).gpus, pod(gpus=label).size) == (gpus, size)
+
+
+def test_the_container_of_its_engine_which_is_another_one_after_a_restart() -> None:
+    assert pod("{}").container == "containerd://e"
+    assert pod(None).container == "", "it is not known which container is the engine"
