@@ -33,6 +33,8 @@ class RunningRevision:
     """Pods for which the scheduler finds no node."""
     aggregated: bool = False
     """Its decode pods do both phases: there is no prefill pool beside them."""
+    planned: bool = False
+    """The size of its pool was last given to it: what the spec asked for, or what a failed rollout turned back to."""
 
 
 def gpus_held(revisions: Iterable[RunningRevision]) -> int:
@@ -72,6 +74,7 @@ def _of_deployment(workload: Workload, pods: Sequence[PodView], served: bool) ->
         surge=workload.surge,
         unschedulable=sum(bool(p.unschedulable) and not p.deleting for p in pods),
         aggregated=workload.aggregated,
+        planned=workload.desired is not None,
     )
 
 

@@ -98,7 +98,7 @@ class Reconciler:
         observed = await self.observer.observe(self.store, self.kube, key, ctx.uid)
         recommendation = self.recommender.recommendation(key, ctx.uid)
         try:
-            plan = make_plan(ctx, observed, recommendation)
+            plan = make_plan(ctx, observed, recommendation, _now())
         except RenderError as error:
             failures = await self._apply(ctx, live, observed, repair_changes(ctx, observed))
             return self._anew(key) if failures is None else await self._refuse(live, str(error), failures)

@@ -206,6 +206,11 @@ class Recommendation:
     """Prefill pods whose last KV transfer led to a first token, as the routers saw it."""
     kv_transfer_failed: frozenset[str] = frozenset()
     """Prefill pods that last answered without KV parameters."""
+    kv_fails: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Pods whose KV transfer has failed for a while, and how: by name."""
+    slower: Mapping[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+    """Revisions that have met their latency targets much less often than another of the pool for a while, with the
+    figures: by role and revision."""
 
 
 FIGURES_SECONDS: Final = 30.0
