@@ -10,6 +10,8 @@ from random import Random
 
 from phasewise_operator.revisions import RunningRevision
 from phasewise_operator.rollout import DesiredRevision, Rollout, plan_rollout
+from phasewise_operator.rollout.failure import combined
+from phasewise_operator.rollout.turn_back import fallback, plan_fallback
 
 Key = tuple[str, str]
 SETTLED_STEPS = 400
@@ -49,6 +51,11 @@ class Deployment:
     good: bool
     replicas: int = 0
     served: bool = False
+    planned: bool = True
+    failed: str = ""
+    """Its mark: the version whose rollout failed."""
+    unready: int = 0
+    """Steps with pods, of which none was ever ready."""
     template: int = 0
     surge: int = 0
     pods: list[Pod] = field(default_factory=list)
@@ -79,6 +86,11 @@ class Cluster:
         self.budget: int | None = None
         self.capacity = 10**6
         self.allow_downtime = False
+        self.roll_back = False
+        self.deadline: int | None = None
+        """Steps in which new pods must get ready."""
+        self.condemned = False
+        """The next step finds that the version is bad, whatever its pods do."""
         self.deployments: dict[Key, Deployment] = {}
         self.left: list[tuple[Deployment, Pod]] = []
         """Pods of Deployments that are gone."""
@@ -106,7 +118,7 @@ class Cluster:
             available=sum(p.available for p in d.staying), terminating=going,
             surge=d.surge if d.outdated else 0,
             unschedulable=sum(not p.scheduled for p in d.staying),
-            aggregated=len(d.roles) == 1,
+            aggregated=len(d.roles) == 1, planned=d.planned,
         )  # fmt: skip
 
     def gpus_held(self) -> int:
@@ -136,7 +148,7 @@ class Cluster:
         pairs, held = self.pairs(), self.gpus_held()
         serving = {role: self.serving(role) for role in self.size}
         neutral = {d.fingerprint for d in self.deployments.values()} == {self.version.fingerprint}
-        rollout = plan_rollout(self.desired(), self.running(), self.budget, self.allow_downtime)
+        rollout = self._rollout()
         self._apply(rollout)
         self.steps += 1
         self.rollout = rollout
@@ -151,6 +163,18 @@ class Cluster:
                     assert self.serving(role) >= min(before, self.size[role]) - given, "(e) more than one replica takes"
         return rollout
 
+    def _rollout(self) -> Rollout:
+        desired, running = self.desired(), self.running()
+        back = fallback(desired, running)
+        new = {(d.role, d.revision) for d in desired} - {(r.role, r.revision) for r in back}
+        found = [self.deployments[key] for key in new if key in self.deployments]
+        marked = len(found) == len(new) and all(d.failed == combined(desired) for d in found)
+        late = any(self.deadline is not None and d.unready >= self.deadline for d in found)
+        if back and (marked or late or self.condemned):
+            keep = not self.roll_back
+            return plan_fallback(desired, back, running, self.budget, self.allow_downtime, keep_failed=keep)
+        return plan_rollout(desired, running, self.budget, self.allow_downtime)
+
     def _apply(self, rollout: Rollout) -> None:
         v = self.version
         for role, revision in v.revisions.items():
@@ -160,6 +184,10 @@ class Cluster:
         for key, deployment in list(self.deployments.items()):
             deployment.served |= key in rollout.serving
             deployment.surge = int(rollout.surge)
+            role, revision = key
+            new = v.revisions.get(role) == revision
+            deployment.planned = rollout.fallback.get(role) == revision if rollout.fallback else new
+            deployment.failed = combined(self.desired()) if rollout.fallback and new and not deployment.planned else ""
             if key in sizes:
                 if deployment.replicas > sizes[key]:
                     deployment.delete_pods(len(deployment.staying) - sizes[key])
@@ -175,6 +203,7 @@ class Cluster:
         held = max(self.gpus_held(), self.budget or 0)
         for d in self.deployments.values():
             self._control(d, random, share)
+            d.unready = 0 if d.served or d.ready or not d.staying else d.unready + 1
         if self.budget is not None:
             replaced = sum(p.gpus for d, p in self._pods() if p.terminating and d.template)
             assert self.pod_gpus() - replaced <= held, "(b) Deployments made more pods than the budget holds"
@@ -244,10 +273,27 @@ class Cluster:
                 break
         else:
             raise AssertionError("(d) the rollout never comes to rest")
-        if self.is_complete() or not self.version.good:
+        if rollout.fallback:
+            self._check_fallback(rollout)
+        if rollout.fallback or self.is_complete() or not self.version.good:
             return
         assert rollout.blocked, f"(d) it rests, not complete, and does not say so: {self.running()} {rollout}"
         assert not self.fits(), f"(d) it is blocked where two pairs fit: {self.running()} {rollout}"
+
+    def _check_fallback(self, rollout: Rollout) -> None:
+        """In the end the old revision is at its size; with `roll_back` it is all that there is."""
+        assert not rollout.blocked, f"(f) there was room for the old: {self.running()} {rollout}"
+        for role, size in self.size.items():
+            old = (role, rollout.fallback.get(role, ""))
+            new = (role, self.version.revisions[role])
+            if old not in self.deployments or not self.deployments[old].good:
+                continue
+            ready, beside = self.deployments[old].ready, self.deployments[new] if old != new else None
+            if self.roll_back:
+                assert ready == size, f"(f) the old is not back: {self.running()} {rollout}"
+                assert beside is None or not beside.pods, f"(f) failed pods are left: {self.running()} {rollout}"
+            else:
+                assert ready + (beside.ready if beside else 0) >= size, f"(f) it shrank: {self.running()} {rollout}"
 
     def _shape(self) -> object:
         return self.running(), [vars(p).copy() for _, p in self._pods()]

@@ -39,9 +39,8 @@ def _group(
     same = {(d.role, d.revision) for d in desired if d.fingerprint == fingerprint}
     kept = [r for r in running if (r.role, r.revision) in same]
     mine = [r for r in old if r.fingerprint == fingerprint]
-    best = {r.role: r for r in kept} | {
-        r.role: r for r in sorted(mine, key=lambda r: (r.ready > 0, r.planned, r.ready))
-    }
+    mine.sort(key=lambda r: (r.ready > 0, r.planned, r.ready))
+    best = {r.role: r for r in (*kept, *mine)}
     aggregated = contract.DECODE in best and best[contract.DECODE].aggregated
     roles = (contract.DECODE,) if aggregated else contract.ENGINE_ROLES
     return tuple(best[role] for role in roles) if best.keys() >= set(roles) else ()
