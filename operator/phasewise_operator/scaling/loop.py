@@ -29,6 +29,7 @@ from phasewise_operator.scaling.policy.decide import Memory, decide
 from phasewise_operator.scaling.pools import at_rest, pools_of, scrape_targets, targets_of
 from phasewise_operator.scaling.scrape import ScrapeError, Scraper, pause_after
 from phasewise_operator.scaling.signals.build import kv_transfers, signals
+from phasewise_operator.scaling.signals.evidence import Evidence
 from phasewise_operator.scaling.signals.history import History, Scrape, ScrapeTarget
 from phasewise_operator.scaling.types import (
     FIGURES_SECONDS,
@@ -90,8 +91,7 @@ class Loop:
                 await asyncio.Event().wait()
             finally:
                 self._running = False
-                tasks = [self._drop(key) for key in list(self._followers)]
-                await asyncio.gather(*tasks, return_exceptions=True)
+                await asyncio.gather(*[self._drop(key) for key in list(self._followers)], return_exceptions=True)
 
     def service_changed(self, key: Key) -> None:
         """The store has something new of this service: begin to follow it, take its new spec, or end at once.
@@ -130,7 +130,7 @@ class _Follower:
         self.uid = uid
         self.recommendation = NO_RECOMMENDATION
         self._history = History()
-        self._memory = Memory()
+        self._memory, self._evidence = Memory(), Evidence()
         self._scrape_pause = 0.0
         self._reported_at = 0.0
         self._roles: frozenset[str] = frozenset()
@@ -229,8 +229,8 @@ class _Follower:
 
     def _recommend(self, ctx: Context, pools: Sequence[PoolState], measured: Signals) -> Recommendation:
         kv = kv_transfers(self._history)
-        decisions: dict[str, SizeDecision] = {}
-        scaling = ctx.spec.scaling
+        bad = self._evidence = self._evidence.fold(kv.failed, measured.revisions, time.monotonic())
+        decisions, scaling = dict[str, SizeDecision](), ctx.spec.scaling
         if not _decides(ctx):
             # Sizes that others decide meanwhile are not the sizes that this loop needed.
             self._memory = replace(self._memory, pools={})
@@ -241,7 +241,7 @@ class _Follower:
             )
             self._memory = result.memory
             decisions = dict(result.decisions)
-        return Recommendation(decisions, measured, ctx.generation, kv.succeeded, kv.failed)
+        return Recommendation(decisions, measured, ctx.generation, kv.succeeded, kv.failed, bad.kv_fails, bad.slower)
 
     def _count(self, pools: Sequence[PoolState], before: Recommendation, after: Recommendation) -> None:
         for pool in pools:
@@ -250,8 +250,7 @@ class _Follower:
                 continue
             direction = "up" if decision.desired > pool.desired else "down"
             log.info("%s/%s: %s %d -> %d: %s", *self._key, pool.role, pool.desired, decision.desired, decision.message)
-            labels = (*self._key, pool.role, direction, decision.reason)
-            self._deps.metrics.decisions.labels(*labels).inc()
+            self._deps.metrics.decisions.labels(*self._key, pool.role, direction, decision.reason).inc()
 
     def _queue_if_news(self, before: Recommendation, measured: Signals) -> None:
         """Queue the service for the reconciler: at once for a new decision, now and then for new figures."""
@@ -291,10 +290,10 @@ def _decides(ctx: Context) -> bool:
     return ctx.spec.scaling.mode is ScalingMode.AUTO and not ctx.spec.paused
 
 
-def _actionable(recommendation: Recommendation) -> object:
+def _actionable(r: Recommendation) -> object:
     """What the reconciler acts on at once: not figures, not why a size stays, and not that nothing is known yet. What
     was decided for another generation it did not act on."""
-    known = {role: d for role, d in recommendation.decisions.items() if d.reason != NO_SIGNAL}
+    known = {role: d for role, d in r.decisions.items() if d.reason != NO_SIGNAL}
     sizes = {role: (d.desired, d.sufficient, d.limit) for role, d in known.items()}
-    generation = recommendation.generation if known else 0
-    return sizes, generation, recommendation.kv_transfer_succeeded, recommendation.kv_transfer_failed
+    generation = r.generation if known else 0
+    return sizes, generation, r.kv_transfer_succeeded, r.kv_transfer_failed, set(r.kv_fails), set(r.slower)

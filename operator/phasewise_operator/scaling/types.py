@@ -128,6 +128,8 @@ class Signals:
     overdue: Mapping[str, float] = field(default_factory=dict[str, float])
     """Those of `awaiting` that have missed the TTFT target already."""
     outcomes: Outcomes = Outcomes()
+    revisions: Mapping[tuple[str, str], Outcomes] = field(default_factory=dict[tuple[str, str], Outcomes])
+    """Outcomes by role and revision of the pods that served."""
     parts: TtftParts = TtftParts()
     ttft: Latency | None = None
     itl: Latency | None = None

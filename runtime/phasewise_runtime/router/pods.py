@@ -14,6 +14,7 @@ from phasewise_runtime.contract import (
     ENV_ENGINE_CONFIG,
     LABEL_FINGERPRINT,
     LABEL_GPUS,
+    LABEL_REVISION,
     LABEL_ROLE,
 )
 
@@ -37,6 +38,8 @@ class Pod:
     aggregated: bool = False
     """A decode pod of a revision without a prefill pool: it is made for both phases."""
     gpus: int = 0
+    revision: str = ""
+    """Empty where it is not known, as with pods of a file."""
 
     @property
     def size(self) -> int:
@@ -91,6 +94,7 @@ def pod_from_api(raw: Mapping[str, Any]) -> Pod | None:
         model=_text(config.get("model_name")),
         aggregated=config.get("disaggregated") is False,
         gpus=int(gpus) if _COUNT.fullmatch(gpus) else 0,
+        revision=labels.get(LABEL_REVISION, ""),
     )
 
 
