@@ -86,32 +86,27 @@ def plan_fallback(
 def _beside(
     size: Mapping[str, int], back: Sequence[RunningRevision], failed: Sequence[RunningRevision], budget: int | None
 ) -> tuple[dict[str, int], dict[tuple[str, str], int]]:
-    """Sizes of the old revision's pools, and replicas of the failed one that stay beside them."""
+    """Sizes of the old revision's pools, and replicas of the failed one that stay beside them. Where the old needs
+    their GPUs, first those go that do not serve, and then those that the old has taken over from."""
     old = {r.role: r for r in back}
     alike = {r.fingerprint for r in back} == {r.fingerprint for r in failed}
     paired = alike or all(r.ready for r in failed)
     share = {r.role: r.ready if paired else 0 for r in failed}
     sizes = {role: max(n - share.get(role, 0), min(n, old[role].replicas)) for role, n in size.items() if role in old}
-    kept = {(r.role, r.revision): _kept(r, old, size, share[r.role]) for r in failed}
-    asked = sum(sizes[role] * r.gpus for role, r in old.items())
-    needs = asked + sum(kept[r.role, r.revision] * r.gpus for r in failed) > (NO_BUDGET if budget is None else budget)
-    if needs or any(r.unschedulable for r in back):
-        kept = {(r.role, r.revision): min(kept[r.role, r.revision], share[r.role]) for r in failed}
-    return sizes, kept
+    most = NO_BUDGET if budget is None else budget
+    room = most - sum(sizes[role] * r.gpus for role, r in old.items())
+    kept = {r.role: min(r.replicas - r.unschedulable, size[r.role]) for r in failed}
 
+    def fits() -> bool:
+        return sum(kept[r.role] * r.gpus for r in failed) <= room
 
-def _kept(failed: RunningRevision, old: Mapping[str, RunningRevision], size: Mapping[str, int], share: int) -> int:
-    """It follows a pool that shrinks, but is not given up for pods that are not ready. Those of its pods that serve are
-    a part of the pool; others are only there to be read."""
-    role = failed.role
-    if role not in old or not all(r.ready for r in old.values()):
-        return failed.replicas
-    alike = failed.fingerprint == old[role].fingerprint
-    spare = max(0, size[role] - old[role].ready) if alike else size[role]
-    complete = all(r.ready >= size.get(r.role, 0) for r in old.values())
-    if share and not alike and complete:
-        return 0
-    return failed.replicas - failed.unschedulable if share <= spare else spare
+    if not fits() or any(r.unschedulable for r in back):
+        kept = {role: min(count, share[role]) for role, count in kept.items()}
+    if not fits() and all(r.ready for r in back):
+        complete = all(r.ready >= size[r.role] for r in back)
+        lacking = {r.role: max(0, size[r.role] - r.ready) if alike else 0 for r in back}
+        kept = {role: min(n, lacking.get(role, 0)) if alike or complete else n for role, n in kept.items()}
+    return sizes, {(r.role, r.revision): kept[r.role] for r in failed}
 
 
 def _gpus_held(revision: RunningRevision, replicas: int) -> int:
