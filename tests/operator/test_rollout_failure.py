@@ -156,15 +156,29 @@ def test_turned_back_the_old_has_its_size_and_nothing_is_left_of_the_new(
 @pytest.mark.parametrize("fingerprint", ["kv-a", "kv-b"])
 def test_stopped_the_new_gets_no_more_and_the_old_goes_on(fingerprint: str) -> None:
     cluster = failing((4, 4), 12, roll_back=False, fingerprint=fingerprint, good=True)
-    old, new = ready(cluster, "a"), ready(cluster, "b")
+    new = ready(cluster, "b")
     assert min(new) >= 1
     cluster.settle()
-    assert ready(cluster, "b") == new
-    assert [max(n, 4 - m) for n, m in zip(old, new, strict=True)] == list(ready(cluster, "a"))
+    assert (ready(cluster, "a"), ready(cluster, "b")) == ((4, 4), new), "nothing more is taken over"
     cluster.size = {"prefill": 5, "decode": 5}
     cluster.settle()
     assert [sum(n) for n in zip(ready(cluster, "a"), ready(cluster, "b"), strict=True)] >= [5, 5]
     assert ready(cluster, "b") == new
+    cluster.size = {"prefill": 1, "decode": 1}
+    cluster.settle()
+    assert (ready(cluster, "a"), ready(cluster, "b")) == ((1, 1), (1, 1)), "no more than the pool is to have"
+
+
+@pytest.mark.parametrize(("old_is_ready", "left"), [(True, 0), (False, 2)])
+def test_stopped_pods_that_serve_go_only_for_old_ones_that_do(old_is_ready: bool, left: int) -> None:
+    cluster = failing((4, 4), 12, roll_back=False, fingerprint="kv-a", good=True)
+    assert (ready(cluster, "a"), ready(cluster, "b")) == ((4, 4), (2, 2))
+    for key, deployment in cluster.deployments.items():
+        for one in deployment.pods:
+            one.ready = old_is_ready or key[1] == "b"
+    cluster.budget = 8
+    cluster.plan()
+    assert ready(cluster, "b") == (left, left)
 
 
 @pytest.mark.parametrize(("budget", "left"), [(10, 2), (8, 0)])
