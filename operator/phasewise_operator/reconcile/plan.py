@@ -53,6 +53,11 @@ class Plan:
     failed: RolloutFailure | None = None
     """Why the rollout of the desired revision failed, where an old one goes on in its place."""
 
+    @property
+    def revision(self) -> str:
+        """Of all pools together."""
+        return "-".join(e.revision for e in self.engines)
+
 
 def make_plan(
     ctx: Context, observed: Observed, recommendation: Recommendation = NO_RECOMMENDATION, now: str = ""

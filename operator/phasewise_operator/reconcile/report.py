@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from phasewise_operator.api.spec import OnFailure
-from phasewise_operator.api.status import ConditionStatus
+from phasewise_operator.api.status import ConditionStatus, RolloutState, RolloutStatus
 from phasewise_operator.kinds import Manifest
 from phasewise_operator.observed import Failure, Observed
 from phasewise_operator.reconcile import runbooks
@@ -178,11 +178,29 @@ def _stalled(ctx: Context, plan: Plan, views: Mapping[str, RoleView], failures: 
 
 def _failed(ctx: Context, plan: Plan, failed: RolloutFailure) -> ConditionUpdate:
     stop = ctx.spec.rollout.on_failure is OnFailure.STOP
-    old = "-".join(plan.rollout.fallback.values())
+    old = _fallback(plan)
     what = f"it is stopped, and {old} goes on serving" if stop else f"{old} takes over again"
     text = f"revision {failed.revision} failed at {failed.since} ({failed.cause}), so {what}: {failed.text}"
     blocked = f"; {plan.rollout.blocked}" if plan.rollout.blocked else ""
     return ConditionUpdate(STALLED, _TRUE, Reason.ROLLOUT_FAILED if stop else Reason.ROLLED_BACK, f"{text}{blocked}")
+
+
+def rollout_status(ctx: Context, plan: Plan, before: Mapping[str, Any], now: str) -> RolloutStatus | None:
+    """`before`: as it is stored. Its time stays while the same rollout goes on."""
+    if failed := plan.failed:
+        stop = ctx.spec.rollout.on_failure is OnFailure.STOP
+        state, old = RolloutState.STOPPED if stop else RolloutState.ROLLED_BACK, _fallback(plan)
+        return RolloutStatus(
+            state=state, revision=plan.revision, old_revision=old, reason=failed.cause, since=failed.since
+        )
+    if not plan.rollout.reason or ctx.spec.paused:
+        return None
+    same = before.get("state") == RolloutState.PROGRESSING and before.get("revision") == plan.revision
+    return RolloutStatus(state=RolloutState.PROGRESSING, revision=plan.revision, since=before["since"] if same else now)
+
+
+def _fallback(plan: Plan) -> str:
+    return "-".join(plan.rollout.fallback.values())
 
 
 def _what_is_refused(refusals: Sequence[Failure]) -> str:

@@ -9,11 +9,14 @@ import pytest
 from tests.operator.conftest import MakeContext
 from tests.operator.reconcile.live_objects import NOW, desired, observed, report
 
+from phasewise_operator.api.spec import DEFAULT_ROLLOUT_DEADLINE
 from phasewise_operator.kinds import Manifest
 from phasewise_operator.observed import Ended, Observed, PodView
 from phasewise_operator.reconcile.conditions import ConditionUpdate
 from phasewise_operator.reconcile.plan import Plan, make_plan
+from phasewise_operator.reconcile.report import rollout_status
 from phasewise_operator.render.context import Context
+from phasewise_operator.render.engine import PROBED_SECONDS
 from phasewise_operator.scaling.types import NO_RECOMMENDATION, Recommendation
 from phasewise_runtime import contract
 
@@ -65,7 +68,7 @@ class Rolling:
         return make_plan(ctx or self.ctx, seen, now=now, **more)
 
 
-REFUSED = {"ended": Ended(contract.EXIT_CONFIG, "Error", "no such\noption")}
+REFUSED: dict[str, Any] = {"ended": Ended(contract.EXIT_CONFIG, "Error", "no such\noption")}
 
 
 def stalled(plan: Plan, ctx: Context, seen: Observed) -> tuple[ConditionUpdate, dict[str, ConditionUpdate]]:
@@ -139,7 +142,8 @@ def test_the_same_is_tried_again_when_somebody_asks_for_it(how: str, make_contex
         ctx = copy.copy(ctx)
         object.__setattr__(ctx, "refresh", "again")
     else:
-        del seen.children["Deployment", f"chat-{rolling.new['decode']}"]
+        gone = ("Deployment", f"chat-{rolling.new['decode']}")
+        seen = Observed({ref: live for ref, live in seen.children.items() if ref != gone}, seen.pods)
     plan = rolling.plan(seen, ctx=ctx)
     assert plan.failed is None
     assert [replicas(plan)[name] for name in rolling.new.values()] == [1, 1]
@@ -154,6 +158,21 @@ def test_another_edit_of_one_pool_is_another_rollout(make_context: MakeContext) 
     plan = rolling.plan(seen, ctx=ctx)
     assert plan.failed is None, "decode is as in the spec that failed"
     assert note(deployments(plan)[rolling.new["decode"]]) is None
+
+
+def test_a_mark_holds_for_the_spec_that_failed(make_context: MakeContext) -> None:
+    """Both pools were changed, KV-compatibly, and failed; then one of the changes is taken back."""
+    changed = {"resources": {"requests": {"cpu": "3"}}}
+    old = make_plan(make_context(), Observed())
+    both, one = make_context(prefill=changed, decode=changed), make_context(prefill=changed)
+    first = make_plan(both, observed(old, ready=1), now=NOW)
+    seen = observed(first, ready=1)
+    pods = [PodView("new", e.role, e.revision, ready=False, deleting=False, **REFUSED) for e in first.engines]
+    failed = make_plan(both, Observed(seen.children, (*seen.pods, *pods)), now=LATER)
+    assert failed.failed
+    again = observed(failed, ready=1)
+    assert make_plan(both, again, now=LATER).failed
+    assert make_plan(one, again, now=LATER).failed is None
 
 
 def test_editing_back_removes_what_failed(make_context: MakeContext) -> None:
@@ -184,6 +203,7 @@ def test_the_deadline_is_that_of_the_spec_or_as_long_as_an_engine_may_take_to_st
     minute: str, fails: bool, make_context: MakeContext
 ) -> None:
     """70 minutes after 03:04:05."""
+    assert DEFAULT_ROLLOUT_DEADLINE.seconds == PROBED_SECONDS
     rolling = Rolling(make_context)
     assert (rolling.plan(rolling.seen, now=f"2026-01-02T04:{minute}:00Z").failed is not None) is fails
     short = Rolling(make_context, rollout={"deadline": "10m"})
@@ -202,3 +222,19 @@ def test_what_the_routers_saw_for_a_minute_fails_it(make_context: MakeContext) -
         assert plan.failed is not None
         assert plan.failed.cause == cause
     assert rolling.plan(seen, recommendation=NO_RECOMMENDATION).failed is None
+
+
+def test_the_status_says_how_the_rollout_goes_and_keeps_its_time(make_context: MakeContext) -> None:
+    rolling = Rolling(make_context, rollout=ROLL_BACK)
+    plan = rolling.plan(rolling.seen)
+    begun = rollout_status(rolling.ctx, plan, {}, NOW)
+    assert begun is not None
+    assert (begun.state, begun.revision, begun.since) == ("Progressing", plan.revision, NOW)
+    assert rollout_status(rolling.ctx, plan, begun.to_json(), LATER) == begun
+    failed = rolling.plan(rolling.carried_out(plan, **REFUSED))
+    found = rollout_status(rolling.ctx, failed, begun.to_json(), "2026-01-03T00:00:00Z")
+    assert found is not None
+    assert (found.state, found.reason, found.since) == ("RolledBack", "EngineRefused", LATER)
+    assert found.old_revision == "-".join(name.partition("-")[2] for name in rolling.old.values())
+    done = make_plan(rolling.old_ctx, observed(make_plan(rolling.old_ctx, Observed()), ready=2))
+    assert rollout_status(rolling.old_ctx, done, begun.to_json(), LATER) is None
