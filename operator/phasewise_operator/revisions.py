@@ -37,6 +37,8 @@ class RunningRevision:
     """Of the available pods those that have handed KV over, at the least; None: nobody can say."""
     leaving: int = 0
     """Pods that are ready, on nodes that are drained."""
+    planned: bool = False
+    """The size of its pool was last given to it: what the spec asked for, or what a failed rollout turned back to."""
 
 
 def gpus_held(revisions: Iterable[RunningRevision]) -> int:
@@ -79,8 +81,9 @@ def _of_deployment(
         surge=workload.surge,
         unschedulable=sum(bool(p.unschedulable) and not p.deleting for p in pods),
         aggregated=workload.aggregated,
-        proved=None if proved is None else _proved(workload.available, pods, proved),
+        proved=None if proved is None or workload.aggregated else _proved(workload.available, pods, proved),
         leaving=sum(p.cordoned and p.ready and not p.deleting for p in pods),
+        planned=workload.desired is not None,
     )
 
 

@@ -39,8 +39,12 @@ LABEL_LLMD_MODEL: Final = "llm-d.ai/model"
 ANNOTATION_INTENT: Final = "phasewise.dev/intent"
 ANNOTATION_ACCOUNT: Final = "phasewise.dev/service-account"
 ANNOTATION_DESIRED: Final = "phasewise.dev/desired-replicas"
-ANNOTATION_SERVED: Final = "phasewise.dev/has-served"
 """On a pool's Deployment: the size of the whole pool. Its own replicas are fewer while a rollout is under way."""
+ANNOTATION_SERVED: Final = "phasewise.dev/has-served"
+"""On a pool's Deployment: its pods have served, together with those of the other pool."""
+ANNOTATION_FAILED: Final = "phasewise.dev/rollout-failed"
+"""On a pool's Deployment: when its rollout failed, why in one word, revisions of the spec that it was for, and why in
+words. It is not tried again while the spec asks for these revisions."""
 ANNOTATION_TEMPLATE: Final = "phasewise.dev/pod-template"
 """On a pool's Deployment: its pod template as it was applied, JSON. It is kept while an upgrade of the operator, or an
 edit that needs no new pods, would change it."""

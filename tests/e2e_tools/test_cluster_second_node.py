@@ -42,7 +42,7 @@ def test_each_node_has_pod_addresses_of_its_own_among_those_of_all_pods() -> Non
     assert not first.overlaps(second)
     for node in (FIRST_NODE, SECOND_NODE):
         assert ipaddress.ip_address(node.ip) in ipaddress.ip_network(NODE_NETWORK)
-        assert ipaddress.ip_network(node.pod_cidr).subnet_of(ipaddress.IPv4Network(PODS_CIDR))
+        assert ipaddress.IPv4Network(node.pod_cidr).subnet_of(ipaddress.IPv4Network(PODS_CIDR))
         (bridge, _) = json.loads(configuration.cni(node))["plugins"]
         assert bridge["ipam"]["ranges"] == [[{"subnet": node.pod_cidr}]]
     for settings in (FIRST, SECOND):

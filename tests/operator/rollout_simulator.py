@@ -10,6 +10,8 @@ from random import Random
 
 from phasewise_operator.revisions import RunningRevision
 from phasewise_operator.rollout import DesiredRevision, Rollout, plan_rollout
+from phasewise_operator.rollout.failure import combined
+from phasewise_operator.rollout.turn_back import fallback, plan_fallback
 
 Key = tuple[str, str]
 SETTLED_STEPS = 400
@@ -55,6 +57,11 @@ class Deployment:
     flows: bool = True
     replicas: int = 0
     served: bool = False
+    planned: bool = True
+    failed: str = ""
+    """Its mark: the version whose rollout failed."""
+    unready: int = 0
+    """Steps with pods, of which none was ever ready."""
     template: int = 0
     surge: int = 0
     pods: list[Pod] = field(default_factory=list)
@@ -75,9 +82,13 @@ class Deployment:
     def outdated(self) -> list[Pod]:
         return [p for p in self.staying if p.template != self.template]
 
+    @property
+    def proved(self) -> int:
+        return sum(p.available and p.proved for p in self.staying)
+
     def delete_pods(self, count: int) -> None:
-        """As the ReplicaSet controller does: those that are not ready first, then the cheap ones, which are those on nodes
-        that are drained, and those without requests."""
+        """As the ReplicaSet controller does: those that are not ready first, then the cheap ones, which are those on
+        drained nodes, and those without requests."""
         ordered = sorted(self.staying, key=lambda p: (p.ready, p.scheduled, not p.cordoned, p.proved))
         for pod in ordered[: max(0, count)]:
             pod.stop()
@@ -93,6 +104,11 @@ class Cluster:
         self.allow_downtime = False
         self.proving = False
         """Whether the routers are of a version that proves pods."""
+        self.roll_back = False
+        self.deadline: int | None = None
+        """Steps in which new pods must get ready."""
+        self.condemned = False
+        """The next step finds that the version is bad, whatever its pods do."""
         self.deployments: dict[Key, Deployment] = {}
         self.left: list[tuple[Deployment, Pod]] = []
         """Pods of Deployments that are gone."""
@@ -120,8 +136,8 @@ class Cluster:
             available=sum(p.available for p in d.staying), terminating=going,
             surge=d.surge if d.outdated else 0,
             unschedulable=sum(not p.scheduled for p in d.staying),
-            aggregated=len(d.roles) == 1, leaving=d.leaving,
-            proved=sum(p.available and p.proved for p in d.staying) if self.asks_for_proof else None,
+            aggregated=len(d.roles) == 1, leaving=d.leaving, planned=d.planned,
+            proved=d.proved if self.asks_for_proof and len(d.roles) == 2 else None,
         )  # fmt: skip
 
     @property
@@ -160,7 +176,7 @@ class Cluster:
         service, trusted, held = self.service(), self.service(trusted=True), self.gpus_held()
         serving = {role: self.serving(role) for role in self.size}
         neutral = {d.fingerprint for d in self.deployments.values()} == {self.version.fingerprint}
-        rollout = plan_rollout(self.desired(), self.running(), self.budget, self.allow_downtime)
+        rollout = self._rollout()
         self._apply(rollout)
         self.steps += 1
         self.rollout = rollout
@@ -178,6 +194,18 @@ class Cluster:
                     assert self.serving(role) >= min(before, self.size[role]) - given, "(e) more than one replica takes"
         return rollout
 
+    def _rollout(self) -> Rollout:
+        desired, running = self.desired(), self.running()
+        back = fallback(desired, running)
+        new = {(d.role, d.revision) for d in desired} - {(r.role, r.revision) for r in back}
+        found = [self.deployments[key] for key in new if key in self.deployments]
+        marked = len(found) == len(new) and all(d.failed == combined(desired) for d in found)
+        late = any(self.deadline is not None and d.unready >= self.deadline for d in found)
+        if back and (marked or late or self.condemned):
+            keep = not self.roll_back
+            return plan_fallback(desired, back, running, self.budget, self.allow_downtime, keep_failed=keep)
+        return plan_rollout(desired, running, self.budget, self.allow_downtime)
+
     def _apply(self, rollout: Rollout) -> None:
         v = self.version
         for role, revision in v.revisions.items():
@@ -187,6 +215,10 @@ class Cluster:
         for key, deployment in list(self.deployments.items()):
             deployment.served |= key in rollout.serving
             deployment.surge = int(rollout.surge)
+            role, revision = key
+            new = v.revisions.get(role) == revision
+            deployment.planned = rollout.fallback.get(role) == revision if rollout.fallback else new
+            deployment.failed = combined(self.desired()) if rollout.fallback and new and not deployment.planned else ""
             if key in sizes:
                 if deployment.replicas > sizes[key]:
                     deployment.delete_pods(len(deployment.staying) - sizes[key])
@@ -202,6 +234,7 @@ class Cluster:
         held = max(self.gpus_held(), self.budget or 0)
         for d in self.deployments.values():
             self._control(d, random, share)
+            d.unready = 0 if d.served or d.ready or not d.staying else d.unready + 1
         if self.budget is not None:
             replaced = sum(p.gpus for d, p in self._pods() if p.terminating and d.template)
             assert self.pod_gpus() - replaced <= held, "(b) Deployments made more pods than the budget holds"
@@ -281,6 +314,9 @@ class Cluster:
                 break
         else:
             raise AssertionError("(d) the rollout never comes to rest")
+        if rollout.fallback:
+            self._check_fallback(rollout)
+            return
         if not self.version.good or (self.asks_for_proof and not self.version.flows):
             return
         if self.is_complete():
@@ -289,6 +325,21 @@ class Cluster:
             return
         assert rollout.blocked, f"(d) it rests, not complete, and does not say so: {self.running()} {rollout}"
         assert not self.fits(), f"(d) it is blocked where two pairs fit: {self.running()} {rollout}"
+
+    def _check_fallback(self, rollout: Rollout) -> None:
+        """In the end the old revision is at its size; with `roll_back` it is all that there is."""
+        assert not rollout.blocked, f"(f) there was room for the old: {self.running()} {rollout}"
+        for role, size in self.size.items():
+            old = (role, rollout.fallback.get(role, ""))
+            new = (role, self.version.revisions[role])
+            if old not in self.deployments or not self.deployments[old].good:
+                continue
+            ready, beside = self.deployments[old].ready, self.deployments[new] if old != new else None
+            if self.roll_back:
+                assert ready == size, f"(f) the old is not back: {self.running()} {rollout}"
+                assert beside is None or not beside.pods, f"(f) failed pods are left: {self.running()} {rollout}"
+            else:
+                assert ready + (beside.ready if beside else 0) >= size, f"(f) it shrank: {self.running()} {rollout}"
 
     def _shape(self) -> object:
         return self.running(), [vars(p).copy() for _, p in self._pods()]

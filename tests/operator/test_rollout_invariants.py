@@ -149,8 +149,27 @@ class Rollouts(RuleBasedStateMachine):
     @rule()
     def lose_annotations(self) -> None:
         for deployment in self.cluster.deployments.values():
-            deployment.served = False
+            deployment.served, deployment.failed = False, ""
         self.go_on(3)
+
+    @rule(kv_neutral=st.booleans(), good=st.booleans(), roll_back=st.booleans(), rounds=st.integers(0, 20))
+    def edit_that_fails(self, kv_neutral: bool, good: bool, roll_back: bool, rounds: int) -> None:
+        """It does badly in whatever way: its pods may serve (`good`)."""
+        cluster = self.cluster
+        if kv_neutral:
+            self.edit_neutral(tuple(cluster.version.revisions), good)
+        else:
+            self.edit(good, (cluster.version.gpus.get("prefill", 1), cluster.version.gpus["decode"]))
+        self.go_on(rounds)
+        cluster.roll_back, cluster.condemned = roll_back, True
+        cluster.plan()
+        cluster.condemned = False
+        self.go_on(6)
+
+    @rule(roll_back=st.booleans(), deadline=st.none() | st.integers(5, 20))
+    def set_on_failure(self, roll_back: bool, deadline: int | None) -> None:
+        self.cluster.roll_back, self.cluster.deadline = roll_back, deadline
+        self.go_on(4)
 
     @rule(rounds=st.integers(1, 40))
     def wait(self, rounds: int) -> None:

@@ -19,6 +19,7 @@ from phasewise_runtime.engine.arguments import OWNED
 
 DEFAULT_MAX_GENERATION = MaxGenerationDuration("10m")
 DEFAULT_HOLD = HoldDuration("30s")
+DEFAULT_ROLLOUT_DEADLINE = PositiveDuration("70m")
 MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$"
 
 
@@ -181,6 +182,13 @@ class Scaling(ApiModel):
     )
 
 
+class OnFailure(StrEnum):
+    """What becomes of a rollout whose new revision is bad."""
+
+    STOP = "Stop"
+    ROLL_BACK = "RollBack"
+
+
 class Rollout(ApiModel):
     """How a new revision of the engines takes over from the old."""
 
@@ -188,6 +196,17 @@ class Rollout(ApiModel):
         default=False,
         description="Whether the last pods that serve may go where scaling.gpuBudget has no room for new ones beside "
         "them. While false such a rollout waits (reason RolloutBlocked), and the old revision goes on serving.",
+    )
+    on_failure: OnFailure = Field(
+        default=OnFailure.STOP,
+        description="What becomes of a new revision that fails: its pods do not get ready in time, its KV transfer "
+        "fails, or it meets the latency targets much less often than the old. Stop: it gets no more replicas, and the "
+        "old revision goes on serving. RollBack: the old revision takes over again, and the new one goes.",
+    )
+    deadline: PositiveDuration = Field(
+        default=DEFAULT_ROLLOUT_DEADLINE,
+        description="How long after their creation the first pods of a new revision may take to get ready, image pull "
+        "and loading of the model included. Left out: 70m, as long as an engine may take to start.",
     )
 
 

@@ -118,6 +118,24 @@ class ScalingStatus(ApiModel):
     )
 
 
+class RolloutState(StrEnum):
+    """How a rollout goes."""
+
+    PROGRESSING = "Progressing"
+    STOPPED = "Stopped"
+    ROLLED_BACK = "RolledBack"
+
+
+class RolloutStatus(ApiModel):
+    """A rollout that is under way or has failed."""
+
+    state: RolloutState = Field(description="Progressing; Stopped or RolledBack where the new revision has failed.")
+    revision: str = Field(description="Revision that is rolled out.")
+    old_revision: str | None = Field(default=None, description="Revision that goes on in place of one that failed.")
+    reason: str | None = Field(default=None, description="Why it failed, in one word.")
+    since: Time = Field(description="When it began, or failed.")
+
+
 class InferenceServiceStatus(ApiModel):
     """State of the service as the operator last observed it."""
 
@@ -138,6 +156,9 @@ class InferenceServiceStatus(ApiModel):
     revision: str | None = Field(default=None, description="Revision that the spec asks for.")
     fingerprint: str | None = Field(
         default=None, description="KV fingerprint: only replicas of equal fingerprint pass KV cache to each other."
+    )
+    rollout: RolloutStatus | None = Field(
+        default=None, description="Rollout that is under way or has failed. Absent where there is none."
     )
     prefill: RoleStatus | None = Field(default=None, description="The prefill pool.")
     decode: RoleStatus | None = Field(default=None, description="The decode pool.")

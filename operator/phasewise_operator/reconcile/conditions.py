@@ -61,6 +61,8 @@ class Reason(StrEnum):
     PROGRESSING = "Progressing"
     ROLLING_OUT = "RollingOut"
     ROLLOUT_BLOCKED = "RolloutBlocked"
+    ROLLOUT_FAILED = "RolloutFailed"
+    ROLLED_BACK = "RolledBack"
     INVALID_SPEC = "InvalidSpec"
     INTERNAL_ERROR = "InternalError"
     NAME_CONFLICT = "NameConflict"
@@ -184,6 +186,8 @@ CONDITIONS: Final = (
             Reason.DELETE_REFUSED,
             Reason.PODS_REFUSED,
             Reason.ROLLOUT_BLOCKED,
+            Reason.ROLLOUT_FAILED,
+            Reason.ROLLED_BACK,
             Reason.CHILDREN_UNKNOWN,
             Reason.INVALID_SPEC,
             Reason.INTERNAL_ERROR,

@@ -37,7 +37,7 @@ def engine_notes(observed: Observed) -> Notes:
 
 def with_kept_image(ctx: Context, notes: Notes) -> Context:
     """The context with the default engine image that the service runs with; one that names an image does not use it."""
-    kept = [found for found in notes.values() if _is_kept(ctx, found)]
+    kept = [found for found in notes.values() if is_kept(ctx, found)]
     images = [image for found in kept if (image := found.get(contract.ANNOTATION_DEFAULT_IMAGE))]
     if not images:
         return ctx
@@ -47,7 +47,7 @@ def with_kept_image(ctx: Context, notes: Notes) -> Context:
 def kept_engines(ctx: Context, notes: Notes, rendered: Sequence[EngineTemplate]) -> tuple[EngineTemplate, ...]:
     """`rendered`, with the template that runs in place of each whose revision runs. All are as rendered where they
     could not pair otherwise: another version may judge by something else what KV blocks mean."""
-    live = {engine: found for engine, found in notes.items() if _is_kept(ctx, found)}
+    live = {engine: found for engine, found in notes.items() if is_kept(ctx, found)}
     kept = tuple(_kept(engine, live.get((engine.role, engine.revision), {})) for engine in rendered)
     return kept if len({engine.fingerprint for engine in kept}) == 1 else tuple(rendered)
 
@@ -69,7 +69,7 @@ def what_is_behind(
     return tuple(found)
 
 
-def _is_kept(ctx: Context, notes: Mapping[str, str]) -> bool:
+def is_kept(ctx: Context, notes: Mapping[str, str]) -> bool:
     """False: it was made before somebody asked for new ones."""
     return notes.get(contract.ANNOTATION_REFRESH, "") == ctx.refresh
 

@@ -7,18 +7,21 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from phasewise_operator.api.spec import ScalingMode
+from phasewise_operator.api.spec import OnFailure, ScalingMode
 from phasewise_operator.kinds import DEPLOYMENT, POOL_SCALER, SERVICE_ACCOUNT, Manifest
 from phasewise_operator.live_values import mapping
 from phasewise_operator.observed import Observed, is_orphan
+from phasewise_operator.reconcile.failed_rollouts import failed_rollout
 from phasewise_operator.reconcile.kept_engines import engine_notes, kept_engines, what_is_behind, with_kept_image
 from phasewise_operator.reconcile.managed_fields import extract, owned_fields, owns
 from phasewise_operator.reconcile.sizes import pool_sizes
 from phasewise_operator.render.children import constant_children, pool_scaler, scaler_name, stamp
 from phasewise_operator.render.context import Context, RenderError, gpus_per_replica
 from phasewise_operator.render.engine import EngineTemplate, engine_deployment, engine_templates
-from phasewise_operator.revisions import running_revisions
+from phasewise_operator.revisions import RunningRevision, running_revisions
 from phasewise_operator.rollout import DesiredRevision, Rollout, plan_rollout
+from phasewise_operator.rollout.failure import RolloutFailure
+from phasewise_operator.rollout.turn_back import fallback, plan_fallback
 from phasewise_operator.scaling.types import NO_RECOMMENDATION, Recommendation, SizeDecision
 from phasewise_runtime import contract
 
@@ -48,6 +51,13 @@ class Plan:
     changes: Changes = Changes()
     behind: tuple[str, ...] = ()
     """Where engines are not as they would be rendered now; empty: nowhere."""
+    failed: RolloutFailure | None = None
+    """Why the rollout of the desired revision failed, where an old one goes on in its place."""
+
+    @property
+    def revision(self) -> str:
+        """Of all pools together."""
+        return "-".join(e.revision for e in self.engines)
 
 
 def make_plan(
@@ -55,34 +65,32 @@ def make_plan(
     observed: Observed,
     recommendation: Recommendation = NO_RECOMMENDATION,
     proved: frozenset[str] | None = None,
+    now: str = "",
 ) -> Plan:
-    """`proved`: names of engine pods that have handed KV over; None: the routers say nothing of it. Raises RenderError
-    where the spec cannot be rendered."""
+    """`proved`: names of engine pods that have handed KV over; None: the routers say nothing of it. `now`: RFC 3339,
+    UTC; without it a rollout has failed only where it is marked so. Raises RenderError where the spec cannot be
+    rendered."""
     notes = engine_notes(observed)
     default_image, ctx = ctx.images.engine, with_kept_image(ctx, notes)
     rendered = engine_templates(ctx)
     engines = kept_engines(ctx, notes, rendered)
     sizes = pool_sizes(ctx, observed, recommendation)
     revisions = _desired_revisions(ctx, engines, sizes)
-    budget, downtime = ctx.spec.scaling.gpu_budget, ctx.spec.rollout.allow_downtime
     # A pool without a counterpart, or beside one at zero, has nobody to hand KV to.
     proved = proved if ctx.disaggregated and all(d.replicas for d in revisions) else None
-    rollout = plan_rollout(revisions, running_revisions(observed, proved), budget, downtime)
-    served = {(w.role, w.revision) for w in observed.workloads if w.served}
-    served |= rollout.serving if rollout.reason or served else frozenset()
-    current = [
-        engine_deployment(
-            *(ctx, e, rollout.current[e.role], sizes[e.role].desired, rollout.surge), (e.role, e.revision) in served
-        )
-        for e in engines
-    ]
+    running = running_revisions(observed, proved)
+    failed = failed_rollout(ctx, observed, notes, revisions, running, recommendation, now)
+    rollout = _rollout(ctx, revisions, running, failed)
     create, scalers = _pool_scalers(ctx, observed, sizes)
-    children = (*_constant_children(ctx, observed, sizes), *scalers, *current, *_old_deployments(observed, rollout))
+    current = _current_deployments(ctx, observed, engines, sizes, rollout, failed)
+    old = _old_deployments(observed, rollout, sizes)
+    children = (*_constant_children(ctx, observed, sizes), *scalers, *current, *old)
     desired = tuple(stamp(ctx, children))
     names = {_ref(m) for m in desired}
     remove = tuple(m for m in observed.children.values() if _ref(m) not in names and _prunable(m))
     changes = Changes(create, _to_write(desired, observed), remove)
-    return Plan(desired, engines, rollout, sizes, changes, what_is_behind(ctx, default_image, notes, rendered))
+    behind = what_is_behind(ctx, default_image, notes, rendered)
+    return Plan(desired, engines, rollout, sizes, changes, behind, failed)
 
 
 def repair_changes(ctx: Context, observed: Observed) -> Changes:
@@ -142,6 +150,42 @@ def _desired_revisions(
     ]
 
 
+def _rollout(
+    ctx: Context,
+    desired: Sequence[DesiredRevision],
+    running: Sequence[RunningRevision],
+    failed: RolloutFailure | None,
+) -> Rollout:
+    spec, budget = ctx.spec.rollout, ctx.spec.scaling.gpu_budget
+    if failed is None:
+        return plan_rollout(desired, running, budget, spec.allow_downtime)
+    stop = spec.on_failure is OnFailure.STOP
+    return plan_fallback(desired, fallback(desired, running), running, budget, spec.allow_downtime, keep_failed=stop)
+
+
+def _current_deployments(
+    ctx: Context,
+    observed: Observed,
+    engines: Sequence[EngineTemplate],
+    sizes: Mapping[str, SizeDecision],
+    rollout: Rollout,
+    failed: RolloutFailure | None,
+) -> list[Manifest]:
+    """Of the revision that the spec asks for. One that has failed does not have the size of the pool."""
+    served = {(w.role, w.revision) for w in observed.workloads if w.served}
+    served |= rollout.serving if rollout.reason or served else frozenset()
+    manifests: list[Manifest] = []
+    for e in engines:
+        goes_on = rollout.fallback.get(e.role, "" if failed else e.revision) == e.revision
+        desired = sizes[e.role].desired if goes_on else None
+        note = failed.to_note() if failed and not goes_on else ""
+        has_served = (e.role, e.revision) in served
+        manifests.append(
+            engine_deployment(ctx, e, rollout.current[e.role], desired, rollout.surge, has_served, failed=note)
+        )
+    return manifests
+
+
 def _pool_scalers(
     ctx: Context, observed: Observed, sizes: Mapping[str, SizeDecision]
 ) -> tuple[tuple[Manifest, ...], tuple[Manifest, ...]]:
@@ -155,11 +199,11 @@ def _pool_scalers(
     return tuple(create), tuple(pool_scaler(ctx, role) for role in ctx.pools if role not in missing)
 
 
-def _old_deployments(observed: Observed, rollout: Rollout) -> list[Manifest]:
+def _old_deployments(observed: Observed, rollout: Rollout, sizes: Mapping[str, SizeDecision]) -> list[Manifest]:
     """An old revision cannot be rendered any more: what we own of it is applied again, with its new size. That may be
     nothing: a backup tool that restores an object, or `kubectl replace`, owns all of it.
 
-    The annotation with the size of the pool stands on the current revision only.
+    The annotation with the size of the pool stands on the current revision only, or on that which goes on for it.
     """
     manifests: list[Manifest] = []
     for workload in observed.workloads:
@@ -171,6 +215,9 @@ def _old_deployments(observed: Observed, rollout: Rollout) -> list[Manifest]:
         manifest.setdefault("spec", {})["replicas"] = replicas
         annotations = manifest["metadata"].setdefault("annotations", {})
         annotations.pop(contract.ANNOTATION_DESIRED, None)
+        if rollout.fallback.get(workload.role) == workload.revision:
+            size = sizes[workload.role].desired if workload.role in sizes else replicas
+            annotations[contract.ANNOTATION_DESIRED] = str(size)
         if (workload.role, workload.revision) in rollout.serving:
             annotations[contract.ANNOTATION_SERVED] = "true"
         manifests.append(manifest)

@@ -104,7 +104,7 @@ class Reconciler:
         recommendation = self.recommender.recommendation(key, ctx.uid)
         evidence = self.recommender.kv_evidence(key, ctx.uid)
         try:
-            plan = make_plan(ctx, observed, recommendation, evidence.proved)
+            plan = make_plan(ctx, observed, recommendation, evidence.proved, _now())
         except RenderError as error:
             failures = await self._apply(ctx, live, observed, repair_changes(ctx, observed))
             return self._anew(key) if failures is None else await self._refuse(live, str(error), failures)

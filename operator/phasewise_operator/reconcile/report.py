@@ -10,7 +10,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from phasewise_operator.api.status import ConditionStatus
+from phasewise_operator.api.spec import OnFailure
+from phasewise_operator.api.status import ConditionStatus, RolloutState, RolloutStatus
 from phasewise_operator.kinds import Manifest
 from phasewise_operator.observed import Failure, Observed
 from phasewise_operator.reconcile.conditions import (
@@ -34,6 +35,7 @@ from phasewise_operator.reconcile.role_views import RoleView
 from phasewise_operator.reconcile.scaling_conditions import scaling_conditions
 from phasewise_operator.reconcile.sizes import unpaused_sizes
 from phasewise_operator.render.context import Context
+from phasewise_operator.rollout.failure import RolloutFailure
 from phasewise_operator.scaling.signals.kv_evidence import NO_EVIDENCE, KvEvidence
 from phasewise_runtime import contract
 
@@ -135,6 +137,8 @@ def _stalled(ctx: Context, plan: Plan, views: Mapping[str, RoleView], failures: 
     refusals = [f for f in failures if f.refused or f.reason == Reason.NAME_CONFLICT]
     if refusals:
         return ConditionUpdate(STALLED, _TRUE, refusals[0].reason, _what_is_refused(refusals))
+    if plan.failed:
+        return _failed(ctx, plan, plan.failed)
     problems = [v.problem for v in views.values() if v.problem]
     problem = next((p for p in problems if p.severity is Severity.STALLED), None)
     if problem:
@@ -142,6 +146,33 @@ def _stalled(ctx: Context, plan: Plan, views: Mapping[str, RoleView], failures: 
     if plan.rollout.blocked and not ctx.spec.paused:
         return ConditionUpdate(STALLED, _TRUE, Reason.ROLLOUT_BLOCKED, plan.rollout.blocked)
     return ConditionUpdate(STALLED, _FALSE, Reason.PROGRESSING, "nothing waits for a person")
+
+
+def _failed(ctx: Context, plan: Plan, failed: RolloutFailure) -> ConditionUpdate:
+    stop = ctx.spec.rollout.on_failure is OnFailure.STOP
+    old = _fallback(plan)
+    what = f"it is stopped, and {old} goes on serving" if stop else f"{old} takes over again"
+    text = f"revision {failed.revision} failed at {failed.since} ({failed.cause}), so {what}: {failed.text}"
+    blocked = f"; {plan.rollout.blocked}" if plan.rollout.blocked else ""
+    return ConditionUpdate(STALLED, _TRUE, Reason.ROLLOUT_FAILED if stop else Reason.ROLLED_BACK, f"{text}{blocked}")
+
+
+def rollout_status(ctx: Context, plan: Plan, before: Mapping[str, Any], now: str) -> RolloutStatus | None:
+    """`before`: as it is stored. Its time stays while the same rollout goes on."""
+    if failed := plan.failed:
+        stop = ctx.spec.rollout.on_failure is OnFailure.STOP
+        state, old = RolloutState.STOPPED if stop else RolloutState.ROLLED_BACK, _fallback(plan)
+        return RolloutStatus(
+            state=state, revision=plan.revision, old_revision=old, reason=failed.cause, since=failed.since
+        )
+    if not plan.rollout.reason or ctx.spec.paused:
+        return None
+    same = before.get("state") == RolloutState.PROGRESSING and before.get("revision") == plan.revision
+    return RolloutStatus(state=RolloutState.PROGRESSING, revision=plan.revision, since=before["since"] if same else now)
+
+
+def _fallback(plan: Plan) -> str:
+    return "-".join(plan.rollout.fallback.values())
 
 
 def _what_is_refused(refusals: Sequence[Failure]) -> str:

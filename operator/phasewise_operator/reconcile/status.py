@@ -37,7 +37,7 @@ from phasewise_operator.reconcile.conditions import (
     conditions,
 )
 from phasewise_operator.reconcile.plan import Plan
-from phasewise_operator.reconcile.report import ROLE_CONDITIONS
+from phasewise_operator.reconcile.report import ROLE_CONDITIONS, rollout_status
 from phasewise_operator.reconcile.role_views import RoleView
 from phasewise_operator.render.children import scaler_name, scaler_status
 from phasewise_operator.render.context import Context
@@ -88,8 +88,9 @@ def status_of(
         conditions=conditions(updates, generation, before, now),
         url=service_url(ctx),
         model=ModelStatus(name=ctx.model_name),
-        revision="-".join(e.revision for e in plan.engines),
+        revision=plan.revision,
         fingerprint=plan.engines[-1].fingerprint,
+        rollout=rollout_status(ctx, plan, before.get("rollout", {}), now),
         prefill=pools.get(contract.PREFILL),
         decode=pools.get(contract.DECODE),
         router=RouterStatus(replicas=router.desired, ready=router.ready),

@@ -88,13 +88,20 @@ def engine_template(ctx: Context, role: str) -> EngineTemplate:
 
 
 def engine_deployment(
-    ctx: Context, engine: EngineTemplate, replicas: int, desired: int, surge: bool = True, served: bool = False
+    ctx: Context,
+    engine: EngineTemplate,
+    replicas: int,
+    desired: int | None,
+    surge: bool = True,
+    served: bool = False,
+    failed: str = "",
 ) -> Manifest:
     """The Deployment of one role and revision. Its own rolling update replaces the pods where somebody asked for a
     newer template (reconcile/kept_engines.py), or edited it.
 
-    `desired` is the size of the pool, which a rollout may give this revision in part. Without `surge` that update takes
-    a pod away before it makes one. `served`: it has served, together with the other pool."""
+    `desired` is the size of the pool, which a rollout may give this revision in part; None: it has failed. Without
+    `surge` that update takes a pod away before it makes one. `served`: it has served, together with the other pool.
+    `failed`: when and why its rollout failed."""
     spec = {
         "replicas": replicas,
         "minReadySeconds": MIN_READY_SECONDS,
@@ -112,15 +119,18 @@ def engine_deployment(
     return DEPLOYMENT.manifest(
         ctx.child_name(engine.role, engine.revision),
         {**role_labels(engine.role), **labels},
-        {contract.ANNOTATION_DESIRED: str(desired), **_notes(ctx, engine, served)},
+        _notes(ctx, engine, desired, served, failed),
         spec=spec,
     )
 
 
-def _notes(ctx: Context, engine: EngineTemplate, served: bool) -> dict[str, str]:
-    """What a later pass reads: to keep the template and the default image, and not to give up what has served."""
+def _notes(ctx: Context, engine: EngineTemplate, desired: int | None, served: bool, failed: str) -> dict[str, str]:
+    """What a later pass reads: to keep the size, the template and the default image, and not to give up what has
+    served or try again what has failed."""
     template = canonical(engine.template)
     notes = {
+        contract.ANNOTATION_DESIRED: "" if desired is None else str(desired),
+        contract.ANNOTATION_FAILED: failed,
         contract.ANNOTATION_TEMPLATE: template if len(template.encode()) <= TEMPLATE_BYTES else "",
         contract.ANNOTATION_DEFAULT_IMAGE: "" if ctx.spec.engine.image else ctx.engine_image,
         contract.ANNOTATION_REFRESH: ctx.refresh,

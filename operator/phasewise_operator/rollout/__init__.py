@@ -11,7 +11,7 @@ over. A change of mind half-way is no special case.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from phasewise_operator.revisions import RunningRevision
 from phasewise_operator.rollout import drain, hand_over, messages
@@ -34,6 +34,8 @@ class Rollout:
     """Whether the GPU budget holds one pod more of each pool, as a Deployment's own rolling update may make."""
     serving: frozenset[tuple[str, str]] = frozenset()
     """Roles and revisions that serve now with all their pools: worth recording, for they may be unready later."""
+    fallback: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Where the desired revision has failed: the revision that goes on in its place, by role."""
 
 
 def plan_rollout(

@@ -30,6 +30,7 @@ from phasewise_operator.scaling.policy.decide import Memory, decide
 from phasewise_operator.scaling.pools import at_rest, pools_of, scrape_targets, targets_of
 from phasewise_operator.scaling.scrape import ScrapeError, Scraper, pause_after
 from phasewise_operator.scaling.signals.build import signals
+from phasewise_operator.scaling.signals.evidence import Evidence
 from phasewise_operator.scaling.signals.history import History, Scrape, ScrapeTarget
 from phasewise_operator.scaling.signals.kv_evidence import NO_EVIDENCE, KvEvidence, kv_evidence
 from phasewise_operator.scaling.types import (
@@ -95,8 +96,7 @@ class Loop:
                 await asyncio.Event().wait()
             finally:
                 self._running = False
-                tasks = [self._drop(key) for key in list(self._followers)]
-                await asyncio.gather(*tasks, return_exceptions=True)
+                await asyncio.gather(*[self._drop(key) for key in list(self._followers)], return_exceptions=True)
 
     def service_changed(self, key: Key) -> None:
         """The store has something new of this service: begin to follow it, take its new spec, or end at once.
@@ -137,7 +137,7 @@ class _Follower:
         self.evidence = NO_EVIDENCE
         self._began = time.monotonic()
         self._history = History()
-        self._memory = Memory()
+        self._memory, self._against = Memory(), Evidence()
         self._scrape_pause = 0.0
         self._reported_at = 0.0
         self._roles: frozenset[str] = frozenset()
@@ -211,9 +211,9 @@ class _Follower:
             measured = signals(self._history, self._expected, list(ctx.pools), attainment, time.monotonic())
             pools = pools_of(ctx, observed)
             before, known = self.recommendation, self.evidence
-            self.recommendation = self._recommend(ctx, pools, measured)
             patient = time.monotonic() - self._began < SILENT_SECONDS
             self.evidence = kv_evidence(self._history, self._expected, known, patient)
+            self.recommendation = self._recommend(ctx, pools, measured)
         self._count(pools, before, self.recommendation)
         self._export(pools, measured)
         is_news = _actionable(before) != _actionable(self.recommendation) or known.judgement != self.evidence.judgement
@@ -249,8 +249,9 @@ class _Follower:
         self._history = self._history.fold(targets, scrapes, time.monotonic())
 
     def _recommend(self, ctx: Context, pools: Sequence[PoolState], measured: Signals) -> Recommendation:
-        decisions: dict[str, SizeDecision] = {}
-        scaling = ctx.spec.scaling
+        failed = [name for name, pod in self.evidence.pods.items() if not pod.flows]
+        against = self._against = self._against.fold(failed, measured.revisions, time.monotonic())
+        decisions, scaling = dict[str, SizeDecision](), ctx.spec.scaling
         if not _decides(ctx):
             # Sizes that others decide meanwhile are not the sizes that this loop needed.
             self._memory = replace(self._memory, pools={})
@@ -261,7 +262,7 @@ class _Follower:
             )
             self._memory = result.memory
             decisions = dict(result.decisions)
-        return Recommendation(decisions, measured, ctx.generation)
+        return Recommendation(decisions, measured, ctx.generation, against.kv_fails, against.slower)
 
     def _count(self, pools: Sequence[PoolState], before: Recommendation, after: Recommendation) -> None:
         for pool in pools:
@@ -270,8 +271,7 @@ class _Follower:
                 continue
             direction = "up" if decision.desired > pool.desired else "down"
             log.info("%s/%s: %s %d -> %d: %s", *self._key, pool.role, pool.desired, decision.desired, decision.message)
-            labels = (*self._key, pool.role, direction, decision.reason)
-            self._deps.metrics.decisions.labels(*labels).inc()
+            self._deps.metrics.decisions.labels(*self._key, pool.role, direction, decision.reason).inc()
 
     def _queue_if(self, is_news: bool, measured: Signals) -> None:
         """Queue the service for the reconciler: at once for a new decision or another judgement of KV transfer, now and
@@ -288,10 +288,10 @@ def _decides(ctx: Context) -> bool:
     return ctx.spec.scaling.mode is ScalingMode.AUTO and not ctx.spec.paused
 
 
-def _actionable(recommendation: Recommendation) -> object:
+def _actionable(r: Recommendation) -> object:
     """What the reconciler acts on at once: not figures, not why a size stays, and not that nothing is known yet. What
     was decided for another generation it did not act on."""
-    known = {role: d for role, d in recommendation.decisions.items() if d.reason != NO_SIGNAL}
+    known = {role: d for role, d in r.decisions.items() if d.reason != NO_SIGNAL}
     sizes = {role: (d.desired, d.sufficient, d.limit) for role, d in known.items()}
-    generation = recommendation.generation if known else 0
-    return sizes, generation
+    generation = r.generation if known else 0
+    return sizes, generation, set(r.kv_fails), set(r.slower)

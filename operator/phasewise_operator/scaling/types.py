@@ -128,6 +128,8 @@ class Signals:
     overdue: Mapping[str, float] = field(default_factory=dict[str, float])
     """Those of `awaiting` that have missed the TTFT target already."""
     outcomes: Outcomes = Outcomes()
+    revisions: Mapping[tuple[str, str], Outcomes] = field(default_factory=dict[tuple[str, str], Outcomes])
+    """Outcomes by role and revision of the pods that served."""
     parts: TtftParts = TtftParts()
     ttft: Latency | None = None
     itl: Latency | None = None
@@ -202,6 +204,11 @@ class Recommendation:
     signals: Signals | None = None
     generation: int = 0
     """metadata.generation that the decisions are for: those for another spec are not acted on."""
+    kv_fails: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Pods whose KV transfer has failed for a while, and how: by name."""
+    slower: Mapping[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+    """Revisions that have met their latency targets much less often than another of the pool for a while, with the
+    figures: by role and revision."""
 
 
 FIGURES_SECONDS: Final = 30.0

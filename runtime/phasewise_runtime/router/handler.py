@@ -39,7 +39,7 @@ class CompletionHandler:
         self._intake = intake
         self._admission = admission
         targets = Targets(context.settings.ttft_target_seconds, context.settings.itl_target_seconds)
-        self._latency = LatencyRecorder(context.metrics, targets)
+        self._latency = LatencyRecorder(context.metrics, targets, context.pod_registry)
         self.draining = False
         """While true, answers ask clients to close their connections."""
         self.running = 0

@@ -13,14 +13,16 @@ from phasewise_runtime.router.engine_client import EngineAnswer
 from phasewise_runtime.router.metrics import Metrics
 from phasewise_runtime.router.outcome import Outcome
 from phasewise_runtime.router.pd_request import PDRequest
+from phasewise_runtime.router.pod_registry import PodRegistry
 from phasewise_runtime.router.slo import Seen, Targets, result
 from phasewise_runtime.router.stream import DecodeStream
 from phasewise_runtime.router.timing import now
 
 
 class LatencyRecorder:
-    def __init__(self, metrics: Metrics, targets: Targets) -> None:
+    def __init__(self, metrics: Metrics, targets: Targets, pod_registry: PodRegistry) -> None:
         self._metrics = metrics
+        self._pod_registry = pod_registry
         self._targets = targets
 
     def first(self, pd_request: PDRequest, stream: DecodeStream) -> None:
@@ -59,10 +61,15 @@ class LatencyRecorder:
             self._tokens(proto.read_answer(answer.body).body.get("usage"))
 
     def judge(self, pd_request: PDRequest | None, outcome: Outcome) -> None:
-        """Count a request that has ended by its SLO result, once."""
+        """Count a request that has ended by its SLO result, once; also for the pods that it came to last."""
         seen = Seen() if pd_request is None else _seen(pd_request)
-        if counts_as := result(outcome.name, seen, self._targets):
-            self._metrics.slo_requests.labels(counts_as).inc()
+        counts_as = result(outcome.name, seen, self._targets)
+        if counts_as is None:
+            return
+        self._metrics.slo_requests.labels(counts_as).inc()
+        pods = (pd_request.prefill_pod, pd_request.decode_pod) if pd_request else ()
+        for pod in filter(None, pods):
+            self._pod_registry.report_result(pod, counts_as)
 
     def _tokens(self, usage: Any) -> None:
         if not isinstance(usage, dict):

@@ -10,6 +10,7 @@ from phasewise_runtime.contract import (
     METRIC_ARRIVALS,
     METRIC_ITL,
     METRIC_QUEUE_DEPTH,
+    METRIC_REVISION_REQUESTS,
     METRIC_SLO_REQUESTS,
     METRIC_TTFT,
     METRIC_TTFT_PHASE,
@@ -52,6 +53,8 @@ class Metrics:
         self.gap = histogram("inter_token_gap_seconds", "Single gaps between streamed events.", ITL_BUCKETS)
         self.arrivals = counter(METRIC_ARRIVALS, "Requests whose body was read and is valid.")
         self.slo_requests = counter(METRIC_SLO_REQUESTS, "Requests judged by the latency targets.", "result")
+        text = "Requests judged by the latency targets, by the revisions of the pods that served them."
+        self.revision_requests = counter(METRIC_REVISION_REQUESTS, text, "role", "revision", "result")
         self.requests = counter("requests", "Requests answered, by outcome.", "endpoint", "outcome", "code")
         self.retries = counter("retries", "Requests to engines that failed and were retried.", "role", "reason")
         self.inflight = gauge("inflight_requests", "Requests in flight to engines.", "role")
@@ -85,6 +88,9 @@ class Metrics:
         """Drop the series of a pod that is gone: a pool that scales up and down would otherwise fill the exposition."""
         for metric in (self.kv_params_missing, self.ejections):
             metric.remove_by_labels({"pod": name})
+
+    def forget_revision(self, role: str, revision: str) -> None:
+        self.revision_requests.remove_by_labels({"role": role, "revision": revision})
 
 
 def _full(name: str) -> str:

@@ -180,6 +180,11 @@ class PodRegistry:
             yield
 
     # --- fed by requests and health --------------------------------------------------------------------------
+    def report_result(self, pod: Pod, result: str) -> None:
+        """A request that the pod served has ended: how it counts by the latency targets."""
+        if pod.uid in self._entries and pod.revision:
+            self._metrics.revision_requests.labels(pod.role, pod.revision, result).inc()
+
     def report_success(self, pod: Pod) -> None:
         entry = self._entries.get(pod.uid)
         if entry and entry.breaker != (after := brk.on_success(entry.breaker)):
@@ -232,6 +237,9 @@ class PodRegistry:
             if not any(e.pod.name == entry.pod.name for e in self._entries.values()):
                 self._loads.drop(entry.pod.role, entry.pod.name)
                 self._metrics.forget_pod(entry.pod.name)
+            role, revision = entry.pod.role, entry.pod.revision
+            if not any((e.pod.role, e.pod.revision) == (role, revision) for e in self._entries.values()):
+                self._metrics.forget_revision(role, revision)
             if entry.inflight:
                 asyncio.get_running_loop().call_later(POD_GONE_GRACE_SECONDS, self._end_requests, entry)
 

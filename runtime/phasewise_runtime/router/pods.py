@@ -14,6 +14,7 @@ from phasewise_runtime.contract import (
     ENV_ENGINE_CONFIG,
     LABEL_FINGERPRINT,
     LABEL_GPUS,
+    LABEL_REVISION,
     LABEL_ROLE,
 )
 
@@ -40,6 +41,8 @@ class Pod:
     gpus: int = 0
     container: str = ""
     """Id of its engine's container: another one after a restart; empty where it is not known."""
+    revision: str = ""
+    """Empty where it is not known, as with pods of a file."""
 
     @property
     def size(self) -> int:
@@ -105,6 +108,7 @@ def pod_from_api(raw: Mapping[str, Any]) -> Pod | None:
         aggregated=config.get("disaggregated") is False,
         gpus=int(gpus) if _COUNT.fullmatch(gpus) else 0,
         container=_text(next(running, _NOTHING).get("containerID")),
+        revision=labels.get(LABEL_REVISION, ""),
     )
 
 

@@ -98,3 +98,21 @@ async def test_a_pod_of_the_same_name_keeps_its_series() -> None:
     pod_registry.remove(POD.uid)
     named = {s.name for m in metrics.registry.collect() for s in m.samples if s.labels.get("pod") == POD.name}
     assert "phasewise_router_ejections_total" in named
+
+
+async def test_results_by_revision_go_with_its_last_pod() -> None:
+    pod_registry, metrics = PodRegistry(m := Metrics(), lambda: 0.0), m
+    first, second = (replace(POD, uid=uid, name=uid, revision="r1") for uid in ("u0", "u1"))
+    pod_registry.replace_all([first, second])
+    pod_registry.report_result(first, "met")
+
+    def series() -> list[tuple[str, float]]:
+        found = [s for m in metrics.registry.collect() for s in m.samples if "revision" in s.labels]
+        return [(s.labels["revision"], s.value) for s in found if s.name.endswith("_total")]
+
+    pod_registry.remove(first.uid)
+    assert series() == [("r1", 1)]
+    pod_registry.remove(second.uid)
+    assert series() == []
+    pod_registry.report_result(second, "met")
+    assert series() == [], "a request that ends later does not bring them back"

@@ -45,6 +45,11 @@ def test_a_pod_that_does_not_say_is_asked_as_the_client_asked_and_paired_where_i
     assert (read.model, read.aggregated) == ("", False)
 
 
+@pytest.mark.parametrize("label", ["r1", ""])
+def test_its_revision(label: str) -> None:
+    assert pod(revision=label).revision == label
+
+
 @pytest.mark.parametrize(
     ("label", "gpus", "size"), [("4", 4, 4), ("0", 0, 1), ("", 0, 1), ("x", 0, 1), ("-1", 0, 1), ("9" * 60, 0, 1)]
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.runtime.router.conftest import CHAT, Router, RouterFactory
-from tests.runtime.router.fake_engine import pair
+from tests.runtime.router.fake_engine import FakeEngine, pair
 from tests.runtime.router.signals import EASY, LONG, SHORT, awaiting, judged, leave, overdue, served
 from tests.runtime.waiting import until
 
@@ -87,6 +87,28 @@ async def test_without_targets_nothing_is_judged(router: RouterFactory) -> None:
         assert (await r.chat(stream=True)).status == 500
         assert await judged(r, 2) == {}
         assert overdue(r) == {}
+
+
+def by_revision(r: Router, result: str) -> dict[str, float]:
+    found = {
+        e.role: r.metric("revision_slo_requests_total", role=e.role, revision="r1", result=result) for e in r.engines
+    }
+    return {role: count for role, count in found.items() if count}
+
+
+async def test_a_result_counts_for_the_revisions_of_the_pods_that_served(router: RouterFactory) -> None:
+    p, d = FakeEngine("prefill", "p0", revision="r1"), FakeEngine("decode", "d0", revision="r1")
+    async with router(p, d, **EASY) as r:
+        assert (await r.chat(stream=True)).status == 200
+        assert await judged(r) == {SLO_MET: 1}
+        assert by_revision(r, SLO_MET) == {"prefill": 1, "decode": 1}
+        assert (await r.chat(stream=True, n=2)).status == 200
+        await judged(r, 2)
+        assert by_revision(r, SLO_MET) == {"prefill": 1, "decode": 2}, "its decode pod did the prefill"
+        d.always = "500"
+        await r.chat(stream=True)
+        await judged(r, 3)
+        assert by_revision(r, SLO_FAILED)["decode"] == 1
 
 
 # --- failures ----------------------------------------------------------------------------------------

@@ -59,7 +59,8 @@ def signals(
         queued=sum(_gauge(router, contract.METRIC_QUEUE_DEPTH) or 0.0 for router in routers),
         awaiting=_gauges_by(routers, contract.METRIC_AWAITING, "phase"),
         overdue=_gauges_by(routers, contract.METRIC_OVERDUE, "phase"),
-        outcomes=Outcomes(**{result: results.get(result, 0.0) for result in contract.SLO_RESULTS}),
+        outcomes=_outcomes(results),
+        revisions=_revisions(slo.of_role(contract.ROUTER)),
         parts=_parts(slo),
         ttft=_latency(_observed(slo.of_role(contract.ROUTER), contract.METRIC_TTFT), attainment),
         itl=_latency(_observed(slo.of_role(contract.ROUTER), contract.METRIC_ITL), attainment),
@@ -118,6 +119,19 @@ def _by_label(parts: Weighted, family: str, label: str) -> dict[str, float]:
         for labels, value in increment.counters.get(family, {}).items():
             sums[_label(labels, label)] += share * value
     return sums
+
+
+def _outcomes(results: Mapping[str, float]) -> Outcomes:
+    return Outcomes(**{result: results.get(result, 0.0) for result in contract.SLO_RESULTS})
+
+
+def _revisions(routers: Weighted) -> dict[tuple[str, str], Outcomes]:
+    sums: dict[tuple[str, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for increment, share in routers:
+        for labels, value in increment.counters.get(contract.METRIC_REVISION_REQUESTS, {}).items():
+            role, revision, result = (_label(labels, name) for name in ("role", "revision", "result"))
+            sums[role, revision][result] += share * value
+    return {revision: _outcomes(results) for revision, results in sums.items()}
 
 
 def _observed(parts: Weighted, family: str, label: tuple[str, str] | None = None) -> Histogram | None:

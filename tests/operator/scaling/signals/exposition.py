@@ -34,6 +34,8 @@ class Router:
         r = self.registry = CollectorRegistry()
         self.arrivals = Counter(contract.METRIC_ARRIVALS, "Requests read.", registry=r)
         self.results = Counter(contract.METRIC_SLO_REQUESTS, "Requests judged.", ["result"], registry=r)
+        labels = ["role", "revision", "result"]
+        self.by_revision = Counter(contract.METRIC_REVISION_REQUESTS, "Judged, by revision.", labels, registry=r)
         self.awaiting = Gauge(contract.METRIC_AWAITING, "Without a first token.", ["phase"], registry=r)
         self.overdue = Gauge(contract.METRIC_OVERDUE, "Of them, too late already.", ["phase"], registry=r)
         self.queued = Gauge(contract.METRIC_QUEUE_DEPTH, "Waiting.", registry=r)
