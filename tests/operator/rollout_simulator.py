@@ -123,7 +123,7 @@ class Cluster:
 
     @property
     def asks_for_proof(self) -> bool:
-        return self.proving and len(self.version.revisions) == 2 and all(self.size.values())
+        return self.proving and self.version.pairs and len(self.size) == 2 and all(self.size.values())
 
     def gpus_held(self) -> int:
         """Of all pods, and of replicas that are no pods yet."""
@@ -136,22 +136,14 @@ class Cluster:
     def _pods(self) -> list[tuple[Deployment, Pod]]:
         return [*((d, p) for d in self.deployments.values() for p in d.pods), *self.left]
 
-    def pairs(self) -> int:
-        """Of the group with the most: ready replicas of each of its roles."""
+    def pairs(self, trusted: bool = False) -> int:
+        """Of the group with the most: ready replicas of each of its roles. `trusted`: of the current version only those
+        that have handed KV over."""
         groups: dict[str, dict[str, int]] = {}
         for d in self.deployments.values():
+            proofs = trusted and self.version.revisions.get(d.key[0]) == d.key[1]
             ready = groups.setdefault(d.fingerprint, dict.fromkeys(d.roles, 0))
-            ready[d.key[0]] = ready.get(d.key[0], 0) + d.ready
-        return max((min(ready.values()) for ready in groups.values()), default=0)
-
-    def trusted_pairs(self) -> int:
-        """As pairs, and of pods of the current version only those that have handed KV over."""
-        groups: dict[str, dict[str, int]] = {}
-        for d in self.deployments.values():
-            is_current = self.version.revisions.get(d.key[0]) == d.key[1]
-            ready = sum(p.ready and (p.proved or not is_current) for p in d.staying)
-            found = groups.setdefault(d.fingerprint, dict.fromkeys(d.roles, 0))
-            found[d.key[0]] = found.get(d.key[0], 0) + ready
+            ready[d.key[0]] = ready.get(d.key[0], 0) + sum(p.ready and (p.proved or not proofs) for p in d.staying)
         return max((min(ready.values()) for ready in groups.values()), default=0)
 
     def serving(self, role: str) -> int:
@@ -159,7 +151,7 @@ class Cluster:
 
     # --- what the operator does ---
     def plan(self) -> Rollout:
-        pairs, trusted, held = self.pairs(), self.trusted_pairs(), self.gpus_held()
+        pairs, trusted, held = self.pairs(), self.pairs(trusted=True), self.gpus_held()
         serving = {role: self.serving(role) for role in self.size}
         neutral = {d.fingerprint for d in self.deployments.values()} == set(self.version.fingerprints.values())
         rollout = plan_rollout(self.desired(), self.running(), self.budget, self.allow_downtime)
@@ -171,7 +163,7 @@ class Cluster:
         if any(self.size.values()) and not self.allow_downtime:
             assert self.pairs() or not pairs, "(a), (c) a step took the last pair that serves"
             if self.asks_for_proof:
-                assert self.trusted_pairs() or not trusted, "a step took the last pair for one that hands no KV over"
+                assert self.pairs(trusted=True) or not trusted, "a step took the last pair for one that has no proof"
             if pairs and neutral and self.version.pairs:
                 most = max(self.version.gpus.values())
                 for role, before in serving.items():
