@@ -9,7 +9,8 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from tests.operator.rollout_simulator import Cluster, Version
+from tests.operator.rollout_objects import Version
+from tests.operator.rollout_simulator import Cluster
 
 from phasewise_operator.revisions import RunningRevision
 from phasewise_operator.rollout import DesiredRevision, Rollout, plan_rollout

@@ -11,7 +11,8 @@ from random import Random
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
-from tests.operator.rollout_simulator import Cluster, Version
+from tests.operator.rollout_objects import Version
+from tests.operator.rollout_simulator import Cluster
 
 EXAMPLES = int(os.environ.get("PHASEWISE_ROLLOUT_EXAMPLES", "900"))
 seeds = st.integers(0, 2**32 - 1)
@@ -159,7 +160,7 @@ class Rollouts(RuleBasedStateMachine):
         if kv_neutral:
             self.edit_neutral(tuple(cluster.version.revisions), good)
         else:
-            self.edit(good, (cluster.version.gpus.get("prefill", 1), cluster.version.gpus["decode"]))
+            self.edit(good, True, (cluster.version.gpus.get("prefill", 1), cluster.version.gpus["decode"]))
         self.go_on(rounds)
         cluster.roll_back, cluster.condemned = roll_back, True
         cluster.plan()

@@ -6,117 +6,18 @@ Pods are servers on loopback addresses; each answers with the samples that the t
 from __future__ import annotations
 
 import asyncio
-import functools
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from aiohttp.test_utils import unused_port
-from prometheus_client import CollectorRegistry
-from tests.operator.conftest import until as wait_until
-from tests.operator.scaling.fake_pods import ENGINE, ROUTER, FakePod, serving
+from tests.operator.scaling.loop_stage import ADDRESSES, BOTH, KEY, Stage, child, reasons, service, until
 
-from phasewise_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD
-from phasewise_operator.queue import WorkQueue
+from phasewise_operator.kinds import INFERENCE_SERVICE, POD
 from phasewise_operator.render.context import Context, Images
-from phasewise_operator.scaling import idle, loop, scrape
-from phasewise_operator.scaling.loop import Deps, Loop
-from phasewise_operator.scaling.metrics import ScalingMetrics
+from phasewise_operator.scaling import loop, scrape
 from phasewise_operator.scaling.policy import data_quality
-from phasewise_operator.scaling.scrape import Scraper
-from phasewise_operator.scaling.signals.kv_evidence import NO_EVIDENCE, FailedPath, KvEvidence
-from phasewise_operator.scaling.types import NO_RECOMMENDATION, Recommendation, SizeDecision
-from phasewise_operator.store import Key, Store
+from phasewise_operator.scaling.types import NO_RECOMMENDATION, SizeDecision
 from phasewise_runtime import contract
-
-KEY: Key = ("default", "chat")
-until = functools.partial(wait_until, seconds=12.0)
-ADDRESSES = {"router": "127.0.0.11", "prefill": "127.0.0.12", "decode": "127.0.0.13"}
-
-BOTH = frozenset({"prefill-0", "decode-0"})
-
-
-def service(generation: int = 1, uid: str = "s", **scaling: Any) -> dict[str, Any]:
-    pool = {"replicas": {"min": 1, "max": 4}}
-    slo = {"ttft": "1s", "itl": "100ms"}
-    spec = {"model": {"uri": "hf://o/m"}, "slo": slo, "prefill": pool, "decode": pool, "scaling": scaling}
-    live = INFERENCE_SERVICE.identity("default", "chat", uid)
-    live["metadata"] |= {"generation": generation, "resourceVersion": str(generation)}
-    return {**live, "spec": spec}
-
-
-def child(name: str, role: str, **more: Any) -> dict[str, Any]:
-    labels = {contract.LABEL_SERVICE: "chat", contract.LABEL_ROLE: role}
-    owner = {"controller": True, "uid": "s"}
-    meta = {"namespace": "default", "name": name, "uid": name, "resourceVersion": "1", "labels": labels}
-    return {"metadata": {**meta, "ownerReferences": [owner], **more.pop("metadata", {})}, **more}
-
-
-@dataclass
-class Stage:
-    loop: Loop
-    store: Store
-    queue: WorkQueue[Key]
-    pods: dict[str, FakePod]
-
-    def apply(self, live: dict[str, Any]) -> None:
-        self.store.put(INFERENCE_SERVICE, live)
-        self.loop.service_changed(KEY)
-
-    @property
-    def evidence(self) -> KvEvidence:
-        return self.loop.kv_evidence(KEY, "s")
-
-    def routers_say(self, **flows: bool) -> None:
-        """Of prefill-0 and decode-0; before that the router is of a version that proves no pods."""
-        lines = self.pods["router"].lines
-        lines |= {f'{contract.METRIC_KV_PATHS}{{state="{state}"}}': 0.0 for state in contract.KV_PATH_STATES}
-        for role, works in flows.items():
-            lines[f'{contract.METRIC_KV_TRANSFER_OK}{{pod="{role}-0"}}'] = float(works)
-        failed = f'{contract.METRIC_KV_FAILED_PATH}{{prefill="prefill-0",decode="decode-0",reason="recomputed"}}'
-        lines[failed] = float(bool(flows) and not all(flows.values()))
-
-    @property
-    def recommendation(self) -> Recommendation:
-        return self.loop.recommendation(KEY, "s")
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rounds of 20 ms, for tests that say nothing of how long a round takes."""
-    for module, name in (
-        (loop, "ROUND_SECONDS"),
-        (loop, "LEAST_SECONDS"),
-        (idle, "LEAST_SECONDS"),
-        (idle, "IDLE_SECONDS"),
-    ):
-        monkeypatch.setattr(module, name, 0.02)
-    monkeypatch.setattr(data_quality, "MIN_WINDOW", 0.01)
-
-
-@pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
-    pods = {role: FakePod(dict(ROUTER if role == "router" else ENGINE)) for role in ADDRESSES}
-    port, store, queue = unused_port(), Store(), WorkQueue[Key]()
-    store.put(INFERENCE_SERVICE, service())
-    for role, address in ADDRESSES.items():
-        status = {"podIP": address, "conditions": [{"type": "Ready", "status": "True"}]}
-        store.put(POD, child(f"{role}-0", role, status=status))
-        sized = {"annotations": {contract.ANNOTATION_DESIRED: "1"}}
-        store.put(DEPLOYMENT, child(f"chat-{role}", role, spec={"replicas": 1}, metadata=sized))
-    scraper = Scraper(dict.fromkeys(ADDRESSES, port))
-    images = Images("phasewise/runtime:1", "vllm/vllm-openai:1", "IfNotPresent")
-    scaling = Loop(Deps(store, queue, images, ScalingMetrics(CollectorRegistry()), scraper))
-    async with AsyncExitStack() as stack:
-        for role, address in ADDRESSES.items():
-            await stack.enter_async_context(serving(pods[role], address, port))
-        running = asyncio.create_task(scaling.run())
-        yield Stage(scaling, store, queue, pods)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
 
 
 @pytest.mark.usefixtures("quick")
@@ -204,10 +105,6 @@ async def test_a_router_more_of_an_idle_service_is_waited_on_too(stage: Stage) -
     stage.store.put(POD, router_pod(True, "99", "router-1"))
     stage.loop.service_changed(KEY)
     await until("both are scraped", lambda: router.scrapes >= scrapes + 2, seconds=5)
-
-
-def reasons(stage: Stage) -> set[str]:
-    return {d.reason for d in stage.recommendation.decisions.values()}
 
 
 @pytest.mark.usefixtures("quick")
@@ -316,63 +213,3 @@ async def test_where_others_decide_an_idle_service_is_measured_at_once_and_no_si
     assert stage.recommendation.signals is not None
     assert stage.recommendation.generation == 2
     assert stage.evidence.proved == BOTH
-
-
-# --- what the routers say of KV transfer ----------------------------------------------------------------------------
-
-
-async def test_a_path_that_fails_under_traffic_is_seen_and_the_service_queued_within_a_round(stage: Stage) -> None:
-    stage.pods["router"].lines[contract.METRIC_ACTIVE] = 1.0  # so that rounds go on
-    stage.routers_say(prefill=True, decode=True)
-    await until("the pods are proved", lambda: stage.evidence.proved == BOTH)
-    await until("sizes are decided", lambda: len(stage.queue) == 1 and reasons(stage) != {"NoSignal"})
-    stage.queue.done(await stage.queue.get())
-    stage.routers_say(prefill=False, decode=False)
-    began = time.monotonic()
-    assert await asyncio.wait_for(stage.queue.get(), loop.FIGURES_SECONDS) == KEY
-    assert stage.evidence.failed == (FailedPath("prefill-0", "decode-0", "recomputed"),)
-    assert time.monotonic() - began < 10
-
-
-@pytest.mark.usefixtures("quick")
-async def test_on_an_idle_service_proofs_are_read_while_they_are_awaited_and_not_after(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loop, "PROOF_SECONDS", 0.05)
-    router = stage.pods["router"]
-    stage.routers_say()
-    stage.apply(service(2))
-    await until("the router is asked again and again", lambda: stage.evidence.proving is True and router.scrapes > 5)
-    stage.routers_say(prefill=True, decode=True)
-    await until("the pods are proved", lambda: stage.evidence.proved == BOTH)
-    scrapes, waits = router.scrapes, router.waits
-    await until("the router is waited on", lambda: router.waits > waits + 5)
-    assert router.scrapes <= scrapes + 2
-
-
-@pytest.mark.usefixtures("quick")
-async def test_an_engine_pod_more_of_an_idle_service_is_looked_at_at_once(stage: Stage) -> None:
-    router = stage.pods["router"]
-    stage.routers_say(prefill=True, decode=True)
-    stage.apply(service(2))
-    await until("the pods are proved", lambda: stage.evidence.proved == BOTH)
-    waits = router.waits
-    await until("the router is waited on", lambda: router.waits > waits + 5)
-    scrapes = router.scrapes
-    status = {"podIP": ADDRESSES["decode"], "conditions": [{"type": "Ready", "status": "True"}]}
-    stage.store.put(POD, child("decode-1", "decode", status=status))
-    stage.loop.service_changed(KEY)
-    await until("a round is made", lambda: router.scrapes > scrapes, seconds=5)
-
-
-@pytest.mark.usefixtures("quick")
-async def test_before_the_routers_are_read_nothing_is_proved_and_after_long_that_is_taken_for_an_answer(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stage.pods["router"].status = 500
-    await until("a round without the router", lambda: stage.recommendation.signals is not None)
-    assert stage.evidence.proved == frozenset()
-    monkeypatch.setattr(loop, "SILENT_SECONDS", 0.0)
-    stage.apply(service(2))
-    await until("rollouts go on without it", lambda: stage.evidence.proved is None)
-    assert stage.loop.kv_evidence(KEY, "of another service of this name") is NO_EVIDENCE
