@@ -28,7 +28,7 @@ EDITS: list[tuple[str, str, str]] = [
     ("serviceaccount", "chat-router", '{"automountServiceAccountToken":true}'),
     ("rolebinding", f"chat-router-{digest(ROUTER_ROLE, 8)}", '{"subjects":[]}'),
     ("networkpolicy", "chat-engine", '{"spec":{"ingress":[]}}'),
-    ("pdb", "chat-prefill", '{"spec":{"maxUnavailable":0}}'),
+    ("pdb", "chat-router", '{"spec":{"maxUnavailable":0}}'),
 ]
 
 OUTAGE_SECONDS = 60
@@ -152,7 +152,7 @@ def test_requests_are_answered_without_the_api_server_and_drift_is_repaired_afte
     outage: Callable[[float], None], chat: Service
 ) -> None:
     """An operator leads and reconciles within 20 s of the API server's return."""
-    name = f"{chat.name}-prefill"
+    name = f"{chat.name}-router"
     with load(chat.url, chat.model, workers=2) as running:
         wait_for_answers(running, 2)
         answered = len(running.outcomes)

@@ -135,9 +135,10 @@ class Cluster:
         sizes = {**rollout.old, **{(role, v.revisions[role]): n for role, n in rollout.current.items()}}
         for key, deployment in list(self.deployments.items()):
             deployment.served |= key in rollout.serving
-            deployment.surge = int(rollout.surge)
             role, revision = key
             new = v.revisions.get(role) == revision
+            if new:  # the rolling update of an old one is left as it is
+                deployment.surge = int(rollout.surge)
             deployment.planned = rollout.fallback.get(role) == revision if rollout.fallback else new
             deployment.failed = combined(self.desired()) if rollout.fallback and new and not deployment.planned else ""
             if key in sizes:

@@ -30,6 +30,7 @@ def pods(count: int, ready: int, leaving: int, replicas: int = 1) -> RunningRevi
         (pods(2, ready=1, leaving=1, replicas=2), 2),
         (replace(pods(2, ready=2, leaving=1, replicas=2), available=1), 2),
         (pods(2, ready=2, leaving=1, replicas=2), 1),
+        (pods(2, ready=2, leaving=2, replicas=2), 1),
         (pods(1, ready=0, leaving=0), 1),
     ],
     ids=[
@@ -38,6 +39,7 @@ def pods(count: int, ready: int, leaving: int, replicas: int = 1) -> RunningRevi
         "the successor starts",
         "the successor has only just become ready",
         "the successor is ready",
+        "the successor's node is drained, too",
         "a pod that does not serve is evicted",
     ],
 )

@@ -28,5 +28,6 @@ def add_successors(state: State) -> tuple[str, str]:
 
 
 def _is_due(current: Revision) -> bool:
-    """A rolling update of the Deployment replaces the pod by itself."""
-    return current.leaving > 0 and current.ready <= current.leaving and current.replicas == 1 and not current.surge
+    """Of several pods on such nodes all but one go first, since the next would be one more than the pool may have. A
+    rolling update of the Deployment replaces the pod by itself."""
+    return current.leaving == 1 and current.ready <= 1 and current.replicas == 1 and not current.surge
