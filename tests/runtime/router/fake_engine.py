@@ -68,7 +68,7 @@ class FakeEngine:
     def pod(self, **changes: Any) -> Pod:
         known: dict[str, Any] = {"uid": self.name, "name": self.name, "role": self.role, "address": "127.0.0.1"}
         known |= {"port": self.port, "fingerprint": self.fingerprint, "model": self.model, "ready": True}
-        known |= {"aggregated": self.aggregated, **changes}
+        known |= {"aggregated": self.aggregated, "revision": "r1", **changes}
         return Pod(**known)
 
     @property
