@@ -25,6 +25,8 @@ DEFAULT_API_PORT = 16443
 
 # The node mounts its own file systems here, so nothing that the node reads may lie below.
 HIDDEN_IN_NODE = ("/run", "/proc", "/sys")
+LONGEST_SOCKET = 107
+"""Bytes of a path, see unix(7)."""
 
 
 class ClusterError(Exception):
@@ -123,5 +125,5 @@ def _check(settings: Settings) -> None:
     for variable, path in (("PHASEWISE_CACHE", settings.cache), ("PHASEWISE_STATE", settings.state)):
         if any(path.is_relative_to(hidden) for hidden in HIDDEN_IN_NODE):
             raise ClusterError(f"{path} lies where the node mounts its own files: set {variable} to another folder")
-    if len(str(settings.second.containerd_socket)) > 100:
+    if len(str(settings.second.containerd_socket)) > LONGEST_SOCKET:
         raise ClusterError(f"{settings.state} is too long for a socket's path: set PHASEWISE_STATE to a shorter one")

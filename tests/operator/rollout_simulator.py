@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from random import Random
 
+from tests.operator.failing_rollouts import check_fallback, next_rollout
 from tests.operator.rollout_objects import Deployment, Key, Pod, Version
 
 from phasewise_operator.revisions import RunningRevision
-from phasewise_operator.rollout import DesiredRevision, Rollout, plan_rollout
+from phasewise_operator.rollout import DesiredRevision, Rollout
 from phasewise_operator.rollout.failure import combined
-from phasewise_operator.rollout.turn_back import fallback, plan_fallback
 
 SETTLED_STEPS = 400
 
@@ -97,7 +97,7 @@ class Cluster:
         service, trusted, held = self.service(), self.service(trusted=True), self.gpus_held()
         serving = {role: self.serving(role) for role in self.size}
         neutral = {d.fingerprint for d in self.deployments.values()} == {self.version.fingerprint}
-        rollout = self._rollout()
+        rollout = next_rollout(self)
         self._apply(rollout)
         self.steps += 1
         self.rollout = rollout
@@ -114,18 +114,6 @@ class Cluster:
                     given = -(-most // self.version.gpus[role])
                     assert self.serving(role) >= min(before, self.size[role]) - given, "(e) more than one replica takes"
         return rollout
-
-    def _rollout(self) -> Rollout:
-        desired, running = self.desired(), self.running()
-        back = fallback(desired, running)
-        new = {(d.role, d.revision) for d in desired} - {(r.role, r.revision) for r in back}
-        found = [self.deployments[key] for key in new if key in self.deployments]
-        marked = len(found) == len(new) and all(d.failed == combined(desired) for d in found)
-        late = any(self.deadline is not None and d.unready >= self.deadline for d in found)
-        if back and (marked or late or self.condemned):
-            keep = not self.roll_back
-            return plan_fallback(desired, back, running, self.budget, self.allow_downtime, keep_failed=keep)
-        return plan_rollout(desired, running, self.budget, self.allow_downtime)
 
     def _apply(self, rollout: Rollout) -> None:
         v = self.version
@@ -237,7 +225,7 @@ class Cluster:
         else:
             raise AssertionError("(d) the rollout never comes to rest")
         if rollout.fallback:
-            self._check_fallback(rollout)
+            check_fallback(self, rollout)
             return
         if not self.version.good or (self.asks_for_proof and not self.version.flows):
             return
@@ -247,21 +235,6 @@ class Cluster:
             return
         assert rollout.blocked, f"(d) it rests, not complete, and does not say so: {self.running()} {rollout}"
         assert not self.fits(), f"(d) it is blocked where two pairs fit: {self.running()} {rollout}"
-
-    def _check_fallback(self, rollout: Rollout) -> None:
-        """In the end the old revision is at its size; with `roll_back` it is all that there is."""
-        assert not rollout.blocked, f"(f) there was room for the old: {self.running()} {rollout}"
-        for role, size in self.size.items():
-            old = (role, rollout.fallback.get(role, ""))
-            new = (role, self.version.revisions[role])
-            if old not in self.deployments or not self.deployments[old].good:
-                continue
-            ready, beside = self.deployments[old].ready, self.deployments[new] if old != new else None
-            if self.roll_back:
-                assert ready == size, f"(f) the old is not back: {self.running()} {rollout}"
-                assert beside is None or not beside.pods, f"(f) failed pods are left: {self.running()} {rollout}"
-            else:
-                assert ready + (beside.ready if beside else 0) >= size, f"(f) it shrank: {self.running()} {rollout}"
 
     def _shape(self) -> object:
         return self.running(), [vars(p).copy() for _, p in self._pods()]

@@ -76,11 +76,10 @@ class Metrics:
         self.discovery_up = gauge("discovery_up", "1 while the list of pods is being kept up to date.")
         self.discovery_errors = counter("discovery_errors", "Failures to list or watch pods.", "reason")
         self.stream_errors = counter("stream_errors", "Streams ended by an explicit error event.", "reason")
-
         self._begin_at_zero()
 
     def _begin_at_zero(self) -> None:
-        """Series whose labels are known are there before the first request."""
+        """Series whose labels are known: a rise from 0 is seen in them from the first request on."""
         for result in SLO_RESULTS:
             self.slo_requests.labels(result)
         for role in ENGINE_ROLES:

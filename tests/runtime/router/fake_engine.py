@@ -37,7 +37,6 @@ class FakeEngine:
     fingerprint: str = "fp"
     model: str = MODEL
     aggregated: bool = False
-    revision: str = ""
     tokens: tuple[str, ...] = ("Hel", "lo", " wor", "ld")
     always: str | None = None
     """A fault of every request."""
@@ -71,7 +70,7 @@ class FakeEngine:
     def pod(self, **changes: Any) -> Pod:
         known: dict[str, Any] = {"uid": self.name, "name": self.name, "role": self.role, "address": "127.0.0.1"}
         known |= {"port": self.port, "fingerprint": self.fingerprint, "model": self.model, "ready": True}
-        known |= {"aggregated": self.aggregated, "revision": self.revision, **changes}
+        known |= {"aggregated": self.aggregated, "revision": "r1", **changes}
         return Pod(**known)
 
     @property

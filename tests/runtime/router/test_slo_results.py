@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.runtime.router.conftest import CHAT, Router, RouterFactory
-from tests.runtime.router.fake_engine import FakeEngine, pair
+from tests.runtime.router.fake_engine import pair
 from tests.runtime.router.signals import EASY, LONG, SHORT, awaiting, judged, leave, overdue, served
 from tests.runtime.waiting import until
 
@@ -97,7 +97,7 @@ def by_revision(r: Router, result: str) -> dict[str, float]:
 
 
 async def test_a_result_counts_for_the_revisions_of_the_pods_that_served(router: RouterFactory) -> None:
-    p, d = FakeEngine("prefill", "p0", revision="r1"), FakeEngine("decode", "d0", revision="r1")
+    p, d = pair()
     async with router(p, d, **EASY) as r:
         assert (await r.chat(stream=True)).status == 200
         assert await judged(r) == {SLO_MET: 1}
