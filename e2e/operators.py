@@ -105,14 +105,25 @@ def processes_of(uid: str) -> list[Path]:
 
 @contextmanager
 def cut_off(pod: str, namespace: str) -> Generator[None]:
-    """The operator cannot scrape an engine pod until the block ends; routers, kubelet and engines reach it as before.
-
-    In the pod's own network namespace, packets from the operator's pods are dropped without an answer.
-    """
-    process = processes_of(kube.get("pod", pod, namespace)["metadata"]["uid"])[0]
+    """The operator cannot scrape an engine pod until the block ends; all others reach it."""
     operators = kube.find("pods", f"app.kubernetes.io/name={OPERATOR}", NAMESPACE)
     addresses = ", ".join(p["status"]["podIP"] for p in operators if p["status"].get("podIP"))
-    rule = f"ip saddr {{ {addresses} }} tcp dport {contract.LAUNCHER_PORT} drop"
+    with dropping(pod, namespace, f"ip saddr {{ {addresses} }} tcp dport {contract.LAUNCHER_PORT} drop"):
+        yield
+
+
+@contextmanager
+def apart(pod: str, other: str, namespace: str) -> Generator[None]:
+    """Two engine pods cannot reach each other until the block ends; all others reach them."""
+    address = kube.get("pod", other, namespace)["status"]["podIP"]
+    with dropping(pod, namespace, f"ip saddr {address} drop"):
+        yield
+
+
+@contextmanager
+def dropping(pod: str, namespace: str, rule: str) -> Generator[None]:
+    """Packets that come to a pod are dropped by a rule of nftables, in its own network namespace, without an answer."""
+    process = processes_of(kube.get("pod", pod, namespace)["metadata"]["uid"])[0]
     inside = ["nsenter", f"--net={process}/ns/net", "--", "nft", "-f", "-"]
     table = f"table {TABLE} {{\n chain input {{\n type filter hook input priority 0\n {rule}\n }}\n}}\n"
     subprocess.run(inside, input=table, text=True, check=True)

@@ -1,4 +1,4 @@
-"""No request is lost while a prefill pod, and then the operator, goes away under load, with requests in both phases."""
+"""No request is lost while a prefill pod, the operator, or the way between two pods goes away under load."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from e2e import cluster, kube
 from e2e.cluster.progress import WaitTimeoutError, wait_for
 from e2e.deploy import NAMESPACE as OPERATOR_NAMESPACE
 from e2e.load import Load, delete_pod, load, restarts, wait_both_phases, wait_for_answers
-from e2e.operators import kill, leader
+from e2e.operators import apart, kill, leader
 from e2e.reference import Reference
 from e2e.service import Service
 from phasewise_runtime import contract
@@ -19,6 +19,9 @@ from phasewise_runtime import contract
 EXPLICIT = ("{", "5")
 """An error event of the stream, or an HTTP status: not a connection that just ended."""
 CRASH_COUNTED_SECONDS = 30
+SEEN_SECONDS = 10
+PROVED_AGAIN_SECONDS = 60
+"""A path that failed is tried again after 1 s, doubling to 30."""
 LEAD_AGAIN_SECONDS = 90
 """A killed holder's lease has to run out first, 15 s; then it depends on how busy the machine is."""
 
@@ -105,3 +108,31 @@ def test_a_lost_prefill_pod_and_a_lost_leader_lose_no_request(number: int, chat:
         lose_leader(chat, running, delete=number % 2 == 1)
     chat.wait_ready()
     assert_nothing_lost(running, chat, reference, before)
+
+
+def test_a_way_between_two_pods_that_goes_dead_is_seen_and_routed_round(chat: Service, reference: Reference) -> None:
+    """The transfer hangs, on connections that stay open: neither engine reports anything."""
+    wait_for("KV that flows", lambda: chat.condition("KVTransferReady")[:2] == ("True", "Transferred"), 120)
+    (decode,) = (p["metadata"]["name"] for p in chat.pods(contract.DECODE))
+    prefill = chat.pods(contract.PREFILL)[0]["metadata"]["name"]
+    before = restarts(chat.name, contract.DECODE, chat.namespace)
+    with load(chat.url, chat.model) as running:
+        wait_for_answers(running, 8)
+        with apart(prefill, decode, chat.namespace):
+            began = monotonic()
+            seen = wait_for("what is wrong in status", lambda: failing_path(chat), SEEN_SECONDS + 20, every=0.2)
+            seconds = monotonic() - began
+            print(f"seen after {seconds:.1f} s: {seen}")
+            wait_for_answers(running, 16)
+        wait_for("KV that flows again", lambda: chat.condition("KVTransferReady")[0] == "True", PROVED_AGAIN_SECONDS)
+        wait_for_answers(running, 8)
+    assert prefill in seen
+    assert decode in seen
+    assert seconds < SEEN_SECONDS
+    assert_nothing_lost(running, chat, reference, before)
+
+
+def failing_path(chat: Service) -> str:
+    """What KVTransferReady says of a path that fails while another works; empty where all is well."""
+    status, reason, message = chat.condition("KVTransferReady")
+    return message if (status, reason) == ("False", "KVPathFailed") else ""

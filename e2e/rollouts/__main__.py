@@ -47,12 +47,22 @@ def play_all(kinds: Sequence[Kind], results: list[Result]) -> None:
         if found is None or (kind.replicas, kind.budget) != (kinds[n - 1].replicas, kinds[n - 1].budget):
             found = serve(kind.replicas, kind.budget)
         reference = reference or first_answers(found)
+        use_nodes(kind.nodes)
         with step(f"{kind.name}, under load"):
             result = play(kind, found, reference)
             results.append(result)
             print(f"    {result.row}")
             for fault in result.faults[:20]:
                 print(f"    fault: {fault}")
+
+
+def use_nodes(count: int) -> None:
+    """A second node with as many places as the first, for kinds that need one."""
+    if count > 1:
+        with step("a second node"):
+            set_slots(cluster.selected().add_node(), SLOTS)
+    else:
+        cluster.selected().remove_node()
 
 
 def serve(replicas: int, budget: int) -> Service:

@@ -26,6 +26,8 @@ SLOT = "phasewise.example/slot"
 NAME = "rollout"
 SLOTS = 8
 """On the node: more than any budget here, so that one that is exceeded shows."""
+ENGINES = f"{contract.LABEL_SERVICE}={NAME},{contract.LABEL_ROLE} in ({','.join(contract.ENGINE_ROLES)})"
+"""Selects the engine pods."""
 NEXT_TAG = "next"
 SETTLE_SECONDS = 900
 """Of one rollout. On two cores an engine beside the load takes a minute or two to start."""
@@ -149,6 +151,17 @@ class Ground:
         message = "engines that are up to date"
         wait_for(message, lambda: self.service.condition("EnginesUpToDate")[0] == "True", SETTLE_SECONDS)
 
+    def drain(self, node: str) -> None:
+        """`kubectl drain`, of these engines only; afterwards the node can be used again."""
+        flags = ("--ignore-daemonsets", "--delete-emptydir-data", f"--pod-selector={ENGINES}")
+        try:
+            cluster.kubectl("drain", node, *flags, f"--timeout={SETTLE_SECONDS}s")
+            wait_for(
+                "no engine on the node", lambda: node not in {p["spec"].get("nodeName") for p in engine_pods()}, 60
+            )
+        finally:
+            cluster.kubectl("uncordon", node)
+
     def move_clients(self, name: str) -> None:
         """To another name of the model, as soon as the router lists it; the one of before must be served meanwhile."""
 
@@ -182,12 +195,15 @@ def _replacing(now: kube.Object, wanted: kube.Object) -> kube.Object:
 
 def engine_pods() -> list[kube.Object]:
     """Those that are being deleted, too."""
-    roles = ",".join(contract.ENGINE_ROLES)
-    return kube.find("pods", f"{contract.LABEL_SERVICE}={NAME},{contract.LABEL_ROLE} in ({roles})", NAMESPACE)
+    return kube.find("pods", ENGINES, NAMESPACE)
 
 
 def _role(pod: kube.Object) -> str:
     return pod["metadata"]["labels"][contract.LABEL_ROLE]
+
+
+def _node(pod: kube.Object) -> str:
+    return pod["spec"].get("nodeName", "")
 
 
 def _revision(pod: kube.Object) -> str:

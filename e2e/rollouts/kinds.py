@@ -24,6 +24,7 @@ class Kind:
     """Of each pool."""
     copies: int = 2
     """Copies of the service that the budget holds."""
+    nodes: int = 1
 
     @property
     def budget(self) -> int:
@@ -108,6 +109,14 @@ def refresh(ground: Ground) -> None:
     ground.settle()
 
 
+def drain(ground: Ground) -> None:
+    """The engines' node, with a pod of each pool on it, while another one has places."""
+    nodes = {p["spec"]["nodeName"] for p in engine_pods()}
+    assert len(nodes) == 1, f"the engines run on {nodes}"
+    ground.drain(*nodes)
+    ground.settle()
+
+
 KINDS = {
     "cache": Kind("another KV cache", other_cache),
     "batch": Kind("the same KV cache", same_cache),
@@ -120,6 +129,8 @@ KINDS = {
     "pd": Kind("aggregated to P/D", with_prefill),
     "upgrade": Kind("`helm upgrade` of operator and runtime", upgrade),
     "refresh": Kind("engines refreshed after it", refresh),
+    "drain": Kind("node drained, pools of one", drain, nodes=2),
+    "drain-back": Kind("the other node drained", drain, nodes=2),
     "cache-1": Kind("another KV cache, budget of one copy", other_cache, replicas=2, copies=1),
     "batch-1": Kind("the same KV cache, budget of one copy", same_cache, replicas=2, copies=1),
     "second-1": Kind("second edit, budget of one copy", second_edit, replicas=2, copies=1),
