@@ -167,8 +167,7 @@ class Cluster:
         sizes = {**rollout.old, **{(role, v.revisions[role]): n for role, n in rollout.current.items()}}
         for key, deployment in list(self.deployments.items()):
             deployment.served |= key in rollout.serving
-            if v.revisions.get(key[0]) == key[1]:  # the rolling update of an old one is left as it is
-                deployment.surge = int(rollout.surge)
+            deployment.surge = int(rollout.surge)
             if key in sizes:
                 if deployment.replicas > sizes[key]:
                     deployment.delete_pods(len(deployment.staying) - sizes[key])
