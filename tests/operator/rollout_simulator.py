@@ -89,6 +89,11 @@ class Cluster:
             return 2
         return int(any(ready.get("decode") for ready in groups.values()))
 
+    def asked_for(self, deployment: Deployment) -> bool:
+        """Whether the spec asks for its revision."""
+        role, revision = deployment.key
+        return self.version.revisions.get(role) == revision
+
     def serving(self, role: str) -> int:
         return sum(d.ready for d in self.deployments.values() if d.key[0] == role)
 
@@ -124,7 +129,7 @@ class Cluster:
         for key, deployment in list(self.deployments.items()):
             deployment.served |= key in rollout.serving
             role, revision = key
-            new = v.revisions.get(role) == revision
+            new = self.asked_for(deployment)
             if new:  # the rolling update of an old one is left as it is
                 deployment.surge = int(rollout.surge)
             deployment.planned = rollout.fallback.get(role) == revision if rollout.fallback else new
@@ -147,7 +152,8 @@ class Cluster:
             d.unready = 0 if d.served or d.ready or not d.staying else d.unready + 1
         if self.budget is not None:
             replaced = sum(p.gpus for d, p in self._pods() if p.terminating and d.template)
-            assert self.pod_gpus() - replaced <= held, "(b) Deployments made more pods than the budget holds"
+            left = sum(d.gpus for d in self.deployments.values() if d.surge and d.outdated and not self.asked_for(d))
+            assert self.pod_gpus() - replaced - left <= held, "(b) Deployments made more pods than the budget holds"
         for d, pod in self._pods():
             if random.random() < share:
                 self._live(d, pod)

@@ -234,6 +234,15 @@ def test_a_blocked_rollout_does_not_call_serving_what_is_not_ready() -> None:
         assert beside in plan_rollout(want, old, 2).blocked
 
 
+def test_a_new_pool_that_has_lost_its_partner_makes_room_for_one() -> None:
+    """Two new prefill pods alone serve nothing, and the last pair is an old one."""
+    old = [RunningRevision(role, "a", "kv1", 1, 1, 1, 2, served=True, available=1) for role in PAIR]
+    new = RunningRevision("prefill", "b", "kv2", 2, 2, 2, 4, served=True, available=2)
+    want = [DesiredRevision("prefill", "b", "kv2", 2, 4), DesiredRevision("decode", "b", "kv2", 1, 4)]
+    rollout = plan_rollout(want, [*old, new], 15)
+    assert (rollout.current["prefill"], rollout.blocked, len(rollout.old)) == (1, "", 2)
+
+
 def test_a_turn_round_half_way_loses_nothing() -> None:
     cluster = serving((3, 2), budget=7)
     edit(cluster, version("b"), rounds=12)

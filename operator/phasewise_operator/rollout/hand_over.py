@@ -116,7 +116,7 @@ def _candidates(state: State) -> Iterator[Revision]:
     for fingerprint in (*reversed(state.other_groups()), state.new):
         old = [r for r in state.old if r.fingerprint == fingerprint]
         yield from sorted(old, key=lambda r: (r.ready > 0, -r.replicas / max(1, state.size.get(r.role, 1))))
-    replaced = {r.role for r in state.old}
+    replaced = set[str]() if _first_pair(state) else {r.role for r in state.old}
     yield from (c for role, c in state.current.items() if c.replicas > 1 and role not in replaced)
 
 
