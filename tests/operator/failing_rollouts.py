@@ -30,6 +30,10 @@ def check_fallback(cluster: Cluster, rollout: Rollout) -> None:
     """In the end the old revision is at its size; with `roll_back` it is all that there is."""
     seen = f"{cluster.running()} {rollout}"
     assert not rollout.blocked, f"(f) there was room for the old: {seen}"
+    back = {role: d for (role, revision), d in cluster.deployments.items() if rollout.fallback.get(role) == revision}
+    asked = sum(size * back[role].gpus for role, size in cluster.size.items() if role in back)
+    if cluster.budget is not None and asked > cluster.budget:
+        return  # its replicas are larger than those that the sizes are for: it has as many as fit
     for role, size in cluster.size.items():
         old, new = (role, rollout.fallback.get(role, "")), (role, cluster.version.revisions[role])
         if old not in cluster.deployments or not cluster.deployments[old].good:
