@@ -134,3 +134,24 @@ def test_no_choice_breaks_a_rule(
         assert got.reason == "pair"
         assert got.prefill.fingerprint == got.decode.fingerprint
         assert got.prefill in [c.pod for c in prefills if not c.ejected and not c.tried]
+
+
+def test_a_prefill_pod_of_which_nothing_is_proved_adds_no_capacity() -> None:
+    prefills = [p("p0"), p("p1", fp="b"), p("p2", fp="b")._replace(proved=False)]
+    decodes = [d("d0"), d("d1"), d("d2", fp="b"), d("d3", fp="b")]
+    sizes = {("prefill", "b"): 2, ("decode", "b"): 2}
+    chosen = [choose(prefills, decodes, known=sizes, round_robin=n) for n in range(200)]
+    assert sum(c is not None and c.decode.fingerprint == "b" for c in chosen) == pytest.approx(100, abs=2)
+
+
+def test_kv_states_of_decode_pods_in_one_fingerprint() -> None:
+    pairs, none = d("d0")._replace(peers={"p0"}), d("d1")._replace(peers=frozenset(), failed_peers={"p0"})
+    for decodes, want in (
+        ([pairs, none], ("d0", "p0", "pair")),
+        ([none], ("d1", None, "kv_failed")),
+        ([none._replace(failed_peers=frozenset())], ("d1", None, "kv_not_proved")),
+        ([pairs._replace(load=9), d("new")._replace(proved=False, peers=frozenset())], ("d0", "p0", "pair")),
+    ):
+        got = choose([p("p0")], decodes)
+        assert got is not None
+        assert (got.decode.name, got.prefill and got.prefill.name, got.reason) == want
