@@ -156,9 +156,7 @@ class Ground:
         flags = ("--ignore-daemonsets", "--delete-emptydir-data", f"--pod-selector={ENGINES}")
         try:
             cluster.kubectl("drain", node, *flags, f"--timeout={SETTLE_SECONDS}s")
-            wait_for(
-                "no engine on the node", lambda: node not in {p["spec"].get("nodeName") for p in engine_pods()}, 60
-            )
+            wait_for("no engine on the node", lambda: node not in map(_node, engine_pods()), 60)
         finally:
             cluster.kubectl("uncordon", node)
 
