@@ -90,8 +90,10 @@ def _beside(
     their GPUs, first those go that do not serve, and then those that the old has taken over from."""
     old = {r.role: r for r in back}
     alike = {r.fingerprint for r in back} == {r.fingerprint for r in failed}
-    paired = alike or all(r.ready for r in failed)
+    paired = alike or all(r.ready for r in failed if size[r.role])
     share = {r.role: r.ready if paired else 0 for r in failed}
+    last = {r.role for r in back if r.role == contract.DECODE and not r.ready}
+    serving = {r.role: r.ready if r.role in last else share[r.role] for r in failed}
     sizes = {role: max(n - share.get(role, 0), min(n, old[role].replicas)) for role, n in size.items() if role in old}
     most = NO_BUDGET if budget is None else budget
     room = most - sum(sizes[role] * r.gpus for role, r in old.items())
@@ -101,8 +103,8 @@ def _beside(
         return sum(kept[r.role] * r.gpus for r in failed) <= room
 
     if not fits() or any(r.unschedulable for r in back):
-        kept = {role: min(count, share[role]) for role, count in kept.items()}
-    if not fits() and all(r.ready for r in back):
+        kept = {role: min(count, serving[role]) for role, count in kept.items()}
+    if not fits() and all(r.ready for r in back if size[r.role]):
         complete = all(r.ready >= size[r.role] for r in back)
         lacking = {r.role: max(0, size[r.role] - r.ready) if alike else 0 for r in back}
         kept = {role: min(n, lacking.get(role, 0)) if alike or complete else n for role, n in kept.items()}
