@@ -31,9 +31,9 @@ def check_fallback(cluster: Cluster, rollout: Rollout) -> None:
     seen = f"{cluster.running()} {rollout}"
     assert not rollout.blocked, f"(f) there was room for the old: {seen}"
     back = {role: d for (role, revision), d in cluster.deployments.items() if rollout.fallback.get(role) == revision}
-    asked = sum(size * back[role].gpus for role, size in cluster.size.items() if role in back)
+    asked = sum(cluster.size.get(role, d.replicas) * d.gpus for role, d in back.items())
     if cluster.budget is not None and asked > cluster.budget:
-        return  # its replicas are larger than those that the sizes are for: it has as many as fit
+        return  # it has larger replicas than those that the sizes are for, or a pool more: it has as many as fit
     for role, size in cluster.size.items():
         old, new = (role, rollout.fallback.get(role, "")), (role, cluster.version.revisions[role])
         if old not in cluster.deployments or not cluster.deployments[old].good:

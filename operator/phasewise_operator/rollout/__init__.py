@@ -47,6 +47,7 @@ def plan_rollout(
     """`desired`: each role once, all of one fingerprint: a spec whose pools could not pair is refused before."""
     state = State(desired, running, gpu_budget)
     serving = {(r.role, r.revision) for r in state.all if r.ready and state.service(r.fingerprint) is Service.FULL}
+    before = {role: current.replicas for role, current in state.current.items()}
     for role, current in state.current.items():
         current.replicas = min(current.replicas, state.size[role])
     hand_over.drop_failed(state)
@@ -55,7 +56,7 @@ def plan_rollout(
     hand_over.grow_old(state, blocked != "")
     reason = messages.reason(state, any(r.replicas for r in running if (r.role, r.revision) not in _keys(state)))
     if not (blocked or reason or allow_downtime):
-        reason, blocked = drain.add_successors(state)
+        reason, blocked = drain.add_successors(state, before)
     surge = state.surge_fits()
     return Rollout(
         {role: current.replicas for role, current in state.current.items()},

@@ -6,12 +6,17 @@ gone by itself: the Deployment gets one replica more, and when that is ready it 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from phasewise_operator.rollout.state import Revision, State
 
 
-def add_successors(state: State) -> tuple[str, str]:
-    """What is under way, and why a pod gets no successor; both may be empty. Beside a rollout nothing is done."""
-    waiting = [role for role, current in state.current.items() if state.size[role] == 1 and _is_due(current)]
+def add_successors(state: State, before: Mapping[str, int]) -> tuple[str, str]:
+    """What is under way, and why a pod gets no successor; both may be empty. Beside a rollout nothing is done.
+    `before`: replicas of the current revisions as they are, by role: one that came first stays until it serves."""
+    waiting = [
+        role for role, current in state.current.items() if state.size[role] == 1 and _is_due(current, before[role] > 1)
+    ]
     if state.old or not waiting:
         return "", ""
     for role in waiting:
@@ -27,7 +32,7 @@ def add_successors(state: State) -> tuple[str, str]:
     return f"the only pod of {' and '.join(waiting)} is on a node that is drained, and its successor comes first", ""
 
 
-def _is_due(current: Revision) -> bool:
+def _is_due(current: Revision, under_way: bool) -> bool:
     """Of several pods on such nodes all but one go first, since the next would be one more than the pool may have. A
     rolling update of the Deployment replaces the pod by itself."""
-    return current.leaving == 1 and current.ready <= 1 and current.replicas == 1 and not current.surge
+    return current.leaving == 1 and current.ready <= 1 and current.replicas == 1 and (under_way or not current.surge)
