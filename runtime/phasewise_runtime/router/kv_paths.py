@@ -38,6 +38,9 @@ OF_PREFILL: Final = frozenset({KV_PARAMS_MISSING, PREFILL_TIMEOUT, PREFILL_FAILE
 """Evidence that holds for all paths of the prefill pod."""
 LOAD_FAILURES: Final = 2
 """Failed loads in a row that fail a path; one may be the fault of a request."""
+WITHOUT_RESULT: Final = 2
+"""Canaries in a row that say nothing, after which requests try the path: engines that are too busy for a canary would
+otherwise get all prompts in decode, and be busier still."""
 FIRST_BACKOFF = 1.0
 MAX_BACKOFF = 30.0
 FORGIVE_AFTER = 60.0
@@ -68,7 +71,7 @@ class Path:
     @property
     def open(self) -> bool:
         """Requests may take it."""
-        return self.state == PROVED or (self.state == UNPROVED and self.refused)
+        return self.state == PROVED or (self.state == UNPROVED and (self.refused or self.tries >= WITHOUT_RESULT))
 
     @property
     def next_try(self) -> float:

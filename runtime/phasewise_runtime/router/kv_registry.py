@@ -70,6 +70,11 @@ class PathWait:
     """Ends the request, which is then sent elsewhere."""
 
 
+def _engine(pod: Pod) -> tuple[str, ...]:
+    """What a proof is about: another one has to be proved anew."""
+    return pod.container, pod.role, pod.fingerprint
+
+
 class KvRegistry:
     def __init__(self, on_change: Callable[[], None]) -> None:
         self.pods: dict[str, KvPod] = {}
@@ -85,7 +90,7 @@ class KvRegistry:
     # --- pods ------------------------------------------------------------------------------------------------
     def put(self, pod: Pod, now: float) -> None:
         known = self.pods.get(pod.uid)
-        if known is not None and known.pod.container != pod.container:
+        if known is not None and _engine(known.pod) != _engine(pod):
             self.drop(pod.uid)
             known = None
         if known is not None:
@@ -119,11 +124,13 @@ class KvRegistry:
     # --- read by policy --------------------------------------------------------------------------------------
     def known(self, pod: Pod) -> tuple[bool, AbstractSet[str], AbstractSet[str]]:
         """What a Candidate says of a pod: whether it is proved, the pods with which it may serve, and those with which
-        KV fails. A decode pod for which nothing is left to try is proved, to be decode-only."""
+        KV fails. A decode pod for which nothing is left to try, or whose peers have gone since, is proved, to be
+        decode-only."""
         state = self.pods.get(pod.uid)
         if state is None:
             return False, _NONE, _NONE
-        settled = state.open or (pod.role == DECODE and state.warm and self.peers(pod) <= state.tried)
+        alone = state.proved_at is not None or self.peers(pod) <= state.tried
+        settled = state.open or (pod.role == DECODE and state.warm and alone)
         return bool(settled), state.open, state.failed
 
     def proof_expected(self, pod: Pod, now: float) -> float:
@@ -203,15 +210,21 @@ class KvRegistry:
 
     def suspect_waits(self, now: float) -> None:
         """Suspect the paths on which requests have waited for long, and that served none since."""
+        gone = list[PathWait]()
         for wait in self._waits:
+            if now < wait.suspect_at:
+                continue
             path = self.paths.get(wait.pair)
-            if path is None or now < wait.suspect_at:
+            if path is None:  # one of the two engines is gone, and what it had with it
+                gone.append(wait)
                 continue
             last = max(wait.since, path.proved_at or 0.0)
             if now - last >= SUSPECT_SECONDS:
                 self._suspect(wait.pair)
                 # One slow request must not keep a canary running all the time.
                 wait.suspect_at = now + 2 * (now - wait.since)
+        for wait in gone:
+            wait.cut()
 
     # --- metrics ---------------------------------------------------------------------------------------------
     def counts(self) -> dict[str, int]:
@@ -251,7 +264,8 @@ class KvRegistry:
         self.paths[pair] = after
         (self.suspected.add if after.suspected else self.suspected.discard)(pair)
         for state, peer in zip(states, reversed(pair), strict=True):
-            state.proved_at = max(state.proved_at or 0.0, after.proved_at) if after.proved_at else state.proved_at
+            if after.proved_at is not None:
+                state.proved_at = max(state.proved_at or 0.0, after.proved_at)
             state.tried.add(peer)
             (state.open.add if after.open else state.open.discard)(peer)
             (state.proved.add if after.state == kv_paths.PROVED else state.proved.discard)(peer)

@@ -78,10 +78,10 @@ class Schedule:
         for state in self._kv.pods.values():
             if state.open or not self._free(state):
                 continue
-            peer = self._peer(state)
-            if peer is not None:
+            if (peer := self._peer(state)) is not None:
                 yield _canary(state, peer)
-            elif state.pod.role == DECODE and not state.warm and self._is_single(state) and now >= _next_try(state):
+            elif state.pod.role == DECODE and not state.warm and now >= _next_try(state):
+                # Its peers are not ready, or taken: one that hangs may be for long.
                 yield Canary(state.pod, None)
 
     def _untried(self) -> Iterator[Canary]:
@@ -101,10 +101,6 @@ class Schedule:
             return not proved, self._running[peer.pod.uid], len(peer.open), peer.pod.name
 
         return min(free, key=rank, default=None)
-
-    def _is_single(self, state: KvPod) -> bool:
-        """None of its peers is left to try it with."""
-        return self._kv.peers(state.pod) <= state.tried
 
     def _free(self, state: KvPod) -> bool:
         several = state.pod.role == PREFILL and bool(state.open)

@@ -81,11 +81,13 @@ def choose_decode(decodes: Sequence[Candidate], prefill: Pod, *, round_robin: in
 
 
 def _least_tried(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Those that take requests and that this request has failed on least often; of these the proved ones, if any is."""
+    """Those that take requests and that this request has failed on least often; of these the proved ones. Where these
+    are less than half, as after a start of the router, new ones help them: a few could not serve what comes."""
     open_ = [c for c in candidates if not c.ejected]
     fewest = min((c.tried for c in open_), default=0)
     least = [c for c in open_ if c.tried == fewest]
-    return [c for c in least if c.proved] or least
+    proved = [c for c in least if c.proved]
+    return proved if 2 * len(proved) >= len(least) else least
 
 
 def _least_loaded(candidates: Sequence[Candidate], round_robin: int, root: float | None = None) -> Candidate:

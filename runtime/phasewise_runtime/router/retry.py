@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections import Counter
 
 from phasewise_runtime.contract import DECODE, PREFILL
-from phasewise_runtime.router.engine_client import ENGINE_DIED, STALE, EngineAnswer, EngineError
+from phasewise_runtime.router.engine_client import ENGINE_DIED, KV_PATH_FAILED, STALE, EngineAnswer, EngineError
 from phasewise_runtime.router.errors import ApiError, of_engine
 from phasewise_runtime.router.kv_paths import PROMPT_MISMATCH
-from phasewise_runtime.router.policy import PREFILL_FAILED
+from phasewise_runtime.router.policy import KV_FAILED, PREFILL_FAILED
 
 MAX_FAILURES = 3
 """Failures in one role before the request is no longer sent there."""
 MAX_ENGINES_DIED = 2
 """One engine may die of something else while it has a request. Of the second the request is taken to be the cause."""
 MAX_ATTEMPTS = 12
+MAX_CUTS = 2
+"""Failed KV paths on which a request waited before it goes on without KV: its decode pod may be why they fail."""
 NOT_ASSEMBLABLE = "not_assemblable"
 
 
@@ -32,6 +34,7 @@ class RetryState:
         self._stale: set[str] = set()
         self._engines_died: list[str] = []
         self._mismatched = False
+        self._cuts = 0
 
     def record(self, failure: EngineError) -> None:
         """Count a failure; for a broken kept connection, also decide whether the pod is to blame."""
@@ -45,7 +48,11 @@ class RetryState:
             # Once, an idle connection had timed out. Twice, the pods are down or this request kills them.
             failure.blame = not idle
             self._stale.add(role)
-        if failure.sent and not idle and failure.reason != NOT_ASSEMBLABLE:
+        if failure.reason == KV_PATH_FAILED:
+            # No engine failed on it: it waited where another request or a canary saw that KV no longer flows.
+            self._cuts += 1
+            self.by_pod[failure.pod.uid] += role == DECODE
+        elif failure.sent and not idle and failure.reason != NOT_ASSEMBLABLE:
             self._seen[role] += 1
 
     @property
@@ -62,6 +69,8 @@ class RetryState:
             return ENGINE_DIED
         if self._mismatched:
             return PROMPT_MISMATCH
+        if self._cuts >= MAX_CUTS:
+            return KV_FAILED
         return PREFILL_FAILED if self._seen[PREFILL] >= MAX_FAILURES else None
 
     def is_final(self, failure: EngineError) -> bool:

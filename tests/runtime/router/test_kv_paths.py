@@ -92,9 +92,20 @@ def test_no_history_breaks_a_rule(history: list[tuple[str, float]]) -> None:
     for event, seconds in history:
         now += seconds
         before, path = path, EVENTS[event](path, now)
-        assert path.open == (path.state == PROVED or (path.refused and path.state == UNPROVED))
+        no_canary_can_tell = path.refused or path.tries >= kp.WITHOUT_RESULT
+        assert path.open == (path.state == PROVED or (no_canary_can_tell and path.state == UNPROVED))
         assert path.next_try - now <= MAX_BACKOFF + 1e-9
         if path.state == PROVED and before.state != PROVED:
             assert path.proved_at == now
         if before.state == FAILED and path.state != FAILED:
             assert event.startswith("canary"), "only a canary opens a failed path"
+
+
+def test_a_path_that_no_canary_can_judge_is_left_to_requests() -> None:
+    """As where the engines are too busy: to keep all prompts in decode would make them busier."""
+    once = kp.on_no_result(kp.NEW, 1.0)
+    assert not once.open
+    twice = kp.on_no_result(once, 3.0)
+    assert twice.open
+    assert kp.on_success(twice, 4.0).state == kp.PROVED
+    assert not kp.on_failure(twice, 4.0, kp.KV_PARAMS_MISSING).open

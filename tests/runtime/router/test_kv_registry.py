@@ -263,3 +263,30 @@ def test_pods_that_are_not_ready_are_not_tried() -> None:
     known.kv.report_failure(P0, D0, kp.PROMPT_MISMATCH, 1.0)
     known.kv.put(replace(P0, ready=False), 2.0)
     assert known.due(60.0) == []
+
+
+def test_a_decode_pod_that_was_proved_goes_on_alone_while_its_prefill_pod_restarts() -> None:
+    known = proved(replace(P0, container="c1"), D0, D1)
+    known.kv.put(replace(P0, container="c2"), 7.0)
+    assert known.kv.known(D0)[0]
+    assert known.kv.known(D1)[0]
+    known.end(known.begin_all(7.0)[:1], 8.0)
+    assert known.kv.known(D1)[0], "not all requests go to the first one that is proved again"
+
+
+def test_requests_that_wait_for_kv_of_a_pod_that_is_gone_are_ended() -> None:
+    known, ended = proved(P0, D0), list[str]()
+    with known.kv.waiting(P0, D0, 1.0, lambda: ended.append("d0")):
+        known.kv.drop("p0")
+        known.kv.suspect_waits(2.0)
+        assert ended == []
+        known.kv.suspect_waits(1.0 + SUSPECT_SECONDS)
+    assert ended == ["d0"]
+
+
+def test_a_pod_whose_fingerprint_changes_is_another_one() -> None:
+    known = proved(P0, D0)
+    known.kv.put(replace(P0, fingerprint="other"), 5.0)
+    assert known.kv.peers(D0) == frozenset()
+    known.kv.drop("p0")
+    assert known.due(6.0) == []
