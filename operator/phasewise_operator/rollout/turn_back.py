@@ -87,17 +87,20 @@ def _beside(
     size: Mapping[str, int], back: Sequence[RunningRevision], failed: Sequence[RunningRevision], budget: int | None
 ) -> tuple[dict[str, int], dict[tuple[str, str], int]]:
     """Sizes of the old revision's pools, and replicas of the failed one that stay beside them. Where the old needs
-    their GPUs, first those go that do not serve, and then those that the old has taken over from."""
+    their GPUs, first those go that do not serve, and then those that the old has taken over from. No pod of a
+    pool of one may be evicted: one on a drained node goes from here, when an old one is ready."""
     old = {r.role: r for r in back}
     alike = {r.fingerprint for r in back} == {r.fingerprint for r in failed}
     paired = alike or all(r.ready for r in failed if size[r.role])
-    share = {r.role: r.ready if paired else 0 for r in failed}
+    leaving = {r.role: r.leaving if size[r.role] == 1 else 0 for r in failed}
+    share = {r.role: max(0, r.ready - leaving[r.role]) if paired else 0 for r in failed}
     last = {r.role for r in back if r.role == contract.DECODE and not r.ready}
     serving = {r.role: r.ready if r.role in last else share[r.role] for r in failed}
     sizes = {role: max(n - share.get(role, 0), min(n, old[role].replicas)) for role, n in size.items() if role in old}
     most = NO_BUDGET if budget is None else budget
     room = most - sum(sizes[role] * r.gpus for role, r in old.items())
     kept = {r.role: min(r.replicas - r.unschedulable, size[r.role]) for r in failed}
+    kept |= {role: max(0, kept[role] - n) for role, n in leaving.items() if n and role in old and old[role].ready}
 
     def fits() -> bool:
         return sum(kept[r.role] * r.gpus for r in failed) <= room
