@@ -20,7 +20,8 @@ def plan(decode: RunningRevision, budget: int | None = None, size: int = 1, down
 
 
 def pods(count: int, ready: int, leaving: int, replicas: int = 1) -> RunningRevision:
-    return replace(DECODE, replicas=replicas, pods=count, ready=ready, available=ready, leaving=leaving)
+    found = replace(DECODE, replicas=replicas, pods=count, ready=ready, available=ready)
+    return replace(found, leaving=leaving, leaving_proved=leaving)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,8 @@ def pods(count: int, ready: int, leaving: int, replicas: int = 1) -> RunningRevi
         (replace(pods(2, ready=2, leaving=1, replicas=2), available=1), 2),
         (pods(2, ready=2, leaving=1, replicas=2), 1),
         (pods(2, ready=2, leaving=2, replicas=2), 1),
+        (replace(pods(2, ready=2, leaving=1, replicas=2), proved=1), 2),
+        (replace(pods(2, ready=2, leaving=1, replicas=2), proved=1, leaving_proved=0), 1),
         (pods(1, ready=0, leaving=0), 1),
     ],
     ids=[
@@ -41,6 +44,8 @@ def pods(count: int, ready: int, leaving: int, replicas: int = 1) -> RunningRevi
         "the successor has only just become ready",
         "the successor is ready",
         "the successor's node is drained, too",
+        "the successor has not handed KV over",
+        "the successor hands KV over, and the pod on the bad node does not",
         "a pod that does not serve is evicted",
     ],
 )

@@ -66,6 +66,8 @@ class Revision:
     unschedulable: int = 0
     leaving: int = 0
     """Pods that are ready, on nodes that are drained."""
+    leaving_proved: int = 0
+    """Of these those that have handed KV over, where that is known."""
     served: bool = False
     aggregated: bool = False
 
@@ -202,4 +204,4 @@ def _observe(revision: Revision, found: RunningRevision) -> None:
     revision.ready = revision.routable = found.ready
     revision.terminating, revision.live = found.terminating, found.pods - found.terminating
     revision.surge, revision.unschedulable = found.surge, found.unschedulable
-    revision.leaving = found.leaving
+    revision.leaving, revision.leaving_proved = found.leaving, found.leaving_proved
