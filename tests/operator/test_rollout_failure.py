@@ -92,6 +92,12 @@ def test_one_pod_without_kv_of_several_may_be_on_a_bad_node() -> None:
     assert failure(pod(ready=True), replace(pod(ready=True), name="q"), evidence=bad) is None
 
 
+@pytest.mark.parametrize("bad", [pod(ended=CRASHED, restarts=5), pod(5)], ids=["crashes", "has no image"])
+def test_one_pod_of_several_that_does_not_come_up_may_be_on_a_bad_node(bad: PodView) -> None:
+    assert failure(bad, evidence=trouble(needs_person=True)) is not None
+    assert failure(bad, replace(pod(ready=True), name="q"), evidence=trouble(needs_person=True)) is None
+
+
 def test_without_an_old_revision_that_served_nothing_fails() -> None:
     assert failure(pod(30), old=[]) is None
     assert failure(pod(30), old=[replace(r, served=False) for r in OLD]) is None

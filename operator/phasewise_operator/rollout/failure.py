@@ -5,8 +5,8 @@ Asked only while an old revision that served is there to go on with. Of these ch
 | what is seen of the new revision                                                            | cause           |
 |---------------------------------------------------------------------------------------------|-----------------|
 | a container ended with the exit code by which the launcher refuses the spec                 | EngineRefused   |
-| a pod that is not ready was restarted CRASHES times                                         | PodsCrash       |
-| a pod, PERSON_SECONDS old, waits for what only a person can mend: an image, a secret        | PodsCannotStart |
+| none of its pods is ready, and one was restarted CRASHES times                              | PodsCrash       |
+| none is ready, and one waits PERSON_SECONDS for what only a person can mend: an image       | PodsCannotStart |
 | none of its pods has ever been ready, and the oldest was made `deadline` ago                | NeverReady      |
 | the KV transfer of all its ready pods has failed for a while                                | KVTransferFails |
 | it has met its latency targets much less often than the old for a while                    | SlowerThanOld   |
@@ -148,13 +148,15 @@ Found = Iterator[tuple[Cause, str]]
 
 
 def _of_pods(seen: _Seen) -> Found:
+    """Beside pods that are ready one that crashes, or cannot start, may be on a bad node."""
+    alone = not any(p.ready for p in seen.pods)
     for pod in (p for p in seen.pods if not p.ready):
         found = seen.evidence.problems.get(pod.name)
         if pod.ended and pod.ended.code == contract.EXIT_CONFIG:
             yield Cause.ENGINE_REFUSED, seen.problem(pod)
-        elif pod.restarts >= CRASHES:
+        elif alone and pod.restarts >= CRASHES:
             yield Cause.PODS_CRASH, f"{seen.problem(pod)} (restarted {pod.restarts} times)"
-        elif found and found.needs_person and pod.ended is None and seen.age(pod) >= PERSON_SECONDS:
+        elif alone and found and found.needs_person and pod.ended is None and seen.age(pod) >= PERSON_SECONDS:
             yield Cause.PODS_CANNOT_START, seen.problem(pod)
 
 
