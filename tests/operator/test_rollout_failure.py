@@ -32,12 +32,15 @@ def pod(minutes: int = 1, ready: bool = False, **state: Any) -> PodView:
     return PodView("p", "decode", "b", ready, deleting=False, created=minutes_old(minutes), **state)
 
 
+OLD_POD = replace(pod(59, ready=True), name="old", revision="a")
+
+
 def failure(
     *pods: PodView, evidence: Evidence | None = None, new: list[RunningRevision] = NEW, old: list[RunningRevision] = OLD
 ) -> RolloutFailure | None:
     running = [*old, *new]
     back = fallback(DESIRED, running)
-    return rollout_failure(DESIRED, back, running, pods, evidence or Evidence(), DEADLINE, NOW)
+    return rollout_failure(DESIRED, back, running, [OLD_POD, *pods], evidence or Evidence(), DEADLINE, NOW)
 
 
 def trouble(needs_person: bool) -> Evidence:
@@ -85,6 +88,13 @@ def test_a_failure_says_when_of_what_and_why_and_is_read_back_as_it_was() -> Non
 @pytest.mark.parametrize("of", [{"served": True}, {"ready": 1}])
 def test_a_revision_that_was_ready_is_not_one_that_never_was(of: dict[str, Any]) -> None:
     assert failure(pod(59), new=[replace(r, **of) for r in NEW]) is None
+
+
+def test_where_the_old_revision_hands_no_kv_over_either_it_is_not_the_new_ones_fault() -> None:
+    fails = {"p": "no KV", "old": "no KV"}
+    assert failure(pod(ready=True), evidence=Evidence(kv_fails=fails)) is None
+    other = replace(OLD_POD, name="other")
+    assert failure(pod(ready=True), other, evidence=Evidence(kv_fails=fails)) is not None, "one of the old does"
 
 
 def test_one_pod_without_kv_of_several_may_be_on_a_bad_node() -> None:
