@@ -119,6 +119,13 @@ def test_a_pool_at_zero_that_was_turned_back_to_is_still_there_to_go_on_with() -
     assert fallback(DESIRED, [replace(r, replicas=0, ready=0, planned=True) for r in OLD])
 
 
+def test_beside_a_prefill_pool_at_zero_a_decode_pool_that_served_is_there_to_go_on_with() -> None:
+    desired = [replace(d, replicas=int(d.role == "decode")) for d in DESIRED]
+    prefill, decode = replace(OLD[0], replicas=0, ready=0, served=False), OLD[1]
+    assert {r.revision for r in fallback(desired, [prefill, decode, *NEW])} == {"a"}
+    assert not fallback(desired, [prefill, replace(decode, served=False), *NEW])
+
+
 def test_of_several_old_revisions_the_one_that_serves_goes_on() -> None:
     other = [replace(r, revision="c", fingerprint="kv3", ready=0) for r in OLD]
     assert {r.revision for r in fallback(DESIRED, [*other, *OLD])} == {"a"}

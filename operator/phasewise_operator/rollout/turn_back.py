@@ -24,7 +24,10 @@ def fallback(desired: Sequence[DesiredRevision], running: Sequence[RunningRevisi
     Of a role that a change left alone, or whose old pods are gone, it is the desired revision itself: with a KV
     fingerprint that stayed the same they work together."""
     new = {(d.role, d.revision) for d in desired}
-    old = [r for r in running if r.served and (r.replicas or r.planned) and (r.role, r.revision) not in new]
+    # A prefill pool that is to have no pods never serves, and is not missed.
+    empty = {d.role for d in desired if not d.replicas} - {contract.DECODE}
+    old = [r for r in running if (r.role, r.revision) not in new and (r.role in empty or r.served)]
+    old = [r for r in old if r.replicas or r.planned or r.role in empty]
     found = [_group(fingerprint, desired, running, old) for fingerprint in dict.fromkeys(r.fingerprint for r in old)]
     return max(filter(None, found), key=_worth, default=())
 
