@@ -37,6 +37,8 @@ class RunningRevision:
     """Of the available pods those that have handed KV over, at the least; None: nobody can say."""
     leaving: int = 0
     """Pods that are ready, on nodes that are drained."""
+    leaving_proved: int = 0
+    """Of these those that have handed KV over, or all where nobody can say."""
     planned: bool = False
     """The size of its pool was last given to it: what the spec asked for, or what a failed rollout turned back to."""
 
@@ -67,6 +69,8 @@ def running_revisions(observed: Observed, proved: frozenset[str] | None = None) 
 def _of_deployment(
     workload: Workload, pods: Sequence[PodView], served: bool, proved: frozenset[str] | None
 ) -> RunningRevision:
+    leaving = [p for p in pods if p.cordoned and p.ready and not p.deleting]
+    proved = None if workload.aggregated else proved
     return RunningRevision(
         role=workload.role,
         revision=workload.revision,
@@ -81,8 +85,9 @@ def _of_deployment(
         surge=workload.surge,
         unschedulable=sum(bool(p.unschedulable) and not p.deleting for p in pods),
         aggregated=workload.aggregated,
-        proved=None if proved is None or workload.aggregated else _proved(workload.available, pods, proved),
-        leaving=sum(p.cordoned and p.ready and not p.deleting for p in pods),
+        proved=None if proved is None else _proved(workload.available, pods, proved),
+        leaving=len(leaving),
+        leaving_proved=sum(proved is None or p.name in proved for p in leaving),
         planned=workload.desired is not None,
     )
 

@@ -52,13 +52,15 @@ class Cluster:
 
     def _running(self, d: Deployment, pods: list[Pod]) -> RunningRevision:
         going = sum(p.terminating for p in pods) + sum(of.key == d.key for of, _ in self.left)
+        proving = self.asks_for_proof and len(d.roles) == 2
         return RunningRevision(
             *d.key, d.fingerprint, d.replicas, d.ready, len(d.staying) + going, d.gpus, d.served,
             available=sum(p.available for p in d.staying), terminating=going,
             surge=d.surge if d.outdated else 0,
             unschedulable=sum(not p.scheduled for p in d.staying),
             aggregated=len(d.roles) == 1, leaving=d.leaving, planned=d.planned,
-            proved=d.proved if self.asks_for_proof and len(d.roles) == 2 else None,
+            leaving_proved=sum(p.ready and p.cordoned and (p.proved or not proving) for p in d.staying),
+            proved=d.proved if proving else None,
         )  # fmt: skip
 
     @property

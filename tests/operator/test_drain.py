@@ -8,6 +8,7 @@ import pytest
 
 from phasewise_operator.revisions import RunningRevision
 from phasewise_operator.rollout import DesiredRevision, Rollout, plan_rollout
+from phasewise_operator.rollout.turn_back import plan_fallback
 
 DECODE = RunningRevision("decode", "a", "kv", 1, 1, 1, 1, served=True, available=1)
 PREFILL = replace(DECODE, role="prefill")
@@ -19,7 +20,8 @@ def plan(decode: RunningRevision, budget: int | None = None, size: int = 1, down
 
 
 def pods(count: int, ready: int, leaving: int, replicas: int = 1) -> RunningRevision:
-    return replace(DECODE, replicas=replicas, pods=count, ready=ready, available=ready, leaving=leaving)
+    found = replace(DECODE, replicas=replicas, pods=count, ready=ready, available=ready)
+    return replace(found, leaving=leaving, leaving_proved=leaving)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +33,8 @@ def pods(count: int, ready: int, leaving: int, replicas: int = 1) -> RunningRevi
         (replace(pods(2, ready=2, leaving=1, replicas=2), available=1), 2),
         (pods(2, ready=2, leaving=1, replicas=2), 1),
         (pods(2, ready=2, leaving=2, replicas=2), 1),
+        (replace(pods(2, ready=2, leaving=1, replicas=2), proved=1), 2),
+        (replace(pods(2, ready=2, leaving=1, replicas=2), proved=1, leaving_proved=0), 1),
         (pods(1, ready=0, leaving=0), 1),
     ],
     ids=[
@@ -40,6 +44,8 @@ def pods(count: int, ready: int, leaving: int, replicas: int = 1) -> RunningRevi
         "the successor has only just become ready",
         "the successor is ready",
         "the successor's node is drained, too",
+        "the successor has not handed KV over",
+        "the successor hands KV over, and the pod on the bad node does not",
         "a pod that does not serve is evicted",
     ],
 )
@@ -70,3 +76,14 @@ def test_beside_a_rollout_nothing_is_added() -> None:
     desired = [DesiredRevision("decode", "b", "kv2", 1, 1)]
     old = replace(pods(1, ready=1, leaving=1), aggregated=True)
     assert plan_rollout(desired, [old], 2).old == {("decode", "a"): 1}
+
+
+@pytest.mark.parametrize(("old_ready", "kept"), [(1, 0), (0, 1)])
+def test_a_pod_that_failed_leaves_its_drained_node_when_an_old_one_is_ready(old_ready: int, kept: int) -> None:
+    """It stays where the rollout stopped, and nothing may evict it."""
+    back = [replace(r, ready=old_ready, available=old_ready) for r in (PREFILL, DECODE)]
+    failed = [replace(r, revision="b", fingerprint="kv2", served=False, leaving=1) for r in (PREFILL, DECODE)]
+    desired = [DesiredRevision(r.role, "b", "kv2", 1, 1) for r in failed]
+    rollout = plan_fallback(desired, back, [*back, *failed], None, keep_failed=True)
+    assert rollout.current == {"prefill": kept, "decode": kept}
+    assert rollout.old == {("prefill", "a"): 1, ("decode", "a"): 1}

@@ -32,12 +32,15 @@ def pod(minutes: int = 1, ready: bool = False, **state: Any) -> PodView:
     return PodView("p", "decode", "b", ready, deleting=False, created=minutes_old(minutes), **state)
 
 
+OLD_POD = replace(pod(59, ready=True), name="old", revision="a")
+
+
 def failure(
     *pods: PodView, evidence: Evidence | None = None, new: list[RunningRevision] = NEW, old: list[RunningRevision] = OLD
 ) -> RolloutFailure | None:
     running = [*old, *new]
     back = fallback(DESIRED, running)
-    return rollout_failure(DESIRED, back, running, pods, evidence or Evidence(), DEADLINE, NOW)
+    return rollout_failure(DESIRED, back, running, [OLD_POD, *pods], evidence or Evidence(), DEADLINE, NOW)
 
 
 def trouble(needs_person: bool) -> Evidence:
@@ -87,9 +90,22 @@ def test_a_revision_that_was_ready_is_not_one_that_never_was(of: dict[str, Any])
     assert failure(pod(59), new=[replace(r, **of) for r in NEW]) is None
 
 
+def test_where_the_old_revision_hands_no_kv_over_either_it_is_not_the_new_ones_fault() -> None:
+    fails = {"p": "no KV", "old": "no KV"}
+    assert failure(pod(ready=True), evidence=Evidence(kv_fails=fails)) is None
+    other = replace(OLD_POD, name="other")
+    assert failure(pod(ready=True), other, evidence=Evidence(kv_fails=fails)) is not None, "one of the old does"
+
+
 def test_one_pod_without_kv_of_several_may_be_on_a_bad_node() -> None:
     bad = Evidence(kv_fails={"p": "no KV"})
     assert failure(pod(ready=True), replace(pod(ready=True), name="q"), evidence=bad) is None
+
+
+@pytest.mark.parametrize("bad", [pod(ended=CRASHED, restarts=5), pod(5)], ids=["crashes", "has no image"])
+def test_one_pod_of_several_that_does_not_come_up_may_be_on_a_bad_node(bad: PodView) -> None:
+    assert failure(bad, evidence=trouble(needs_person=True)) is not None
+    assert failure(bad, replace(pod(ready=True), name="q"), evidence=trouble(needs_person=True)) is None
 
 
 def test_without_an_old_revision_that_served_nothing_fails() -> None:
@@ -101,6 +117,13 @@ def test_without_an_old_revision_that_served_nothing_fails() -> None:
 
 def test_a_pool_at_zero_that_was_turned_back_to_is_still_there_to_go_on_with() -> None:
     assert fallback(DESIRED, [replace(r, replicas=0, ready=0, planned=True) for r in OLD])
+
+
+def test_beside_a_prefill_pool_at_zero_a_decode_pool_that_served_is_there_to_go_on_with() -> None:
+    desired = [replace(d, replicas=int(d.role == "decode")) for d in DESIRED]
+    prefill, decode = replace(OLD[0], replicas=0, ready=0, served=False), OLD[1]
+    assert {r.revision for r in fallback(desired, [prefill, decode, *NEW])} == {"a"}
+    assert not fallback(desired, [prefill, replace(decode, served=False), *NEW])
 
 
 def test_of_several_old_revisions_the_one_that_serves_goes_on() -> None:

@@ -37,24 +37,27 @@ def failed_rollout(
     back = fallback(desired, running)
     if not back:
         return None
-    if marked := _marked(ctx, notes, desired, back):
-        return marked
+    marks, complete = _marks(ctx, notes, desired, back)
+    if marks and complete:
+        return marks[0]
     if not now or ctx.spec.paused:
         return None
     evidence = _evidence(observed, recommendation, now)
     deadline = ctx.spec.rollout.deadline.seconds
-    return rollout_failure(desired, back, running, observed.pods, evidence, deadline, now)
+    found = rollout_failure(desired, back, running, observed.pods, evidence, deadline, now)
+    return marks[0] if found and marks else found
 
 
-def _marked(
+def _marks(
     ctx: Context, notes: Notes, desired: Sequence[DesiredRevision], back: Sequence[RunningRevision]
-) -> RolloutFailure | None:
-    """All Deployments of the new revision are marked: one that is made again lets the rollout begin anew."""
+) -> tuple[list[RolloutFailure], bool]:
+    """Marks on Deployments of the new revision, and whether all have one: one that is made again lets the rollout begin
+    anew. Where the write of one was refused, the others keep their time."""
     old = {(r.role, r.revision) for r in back}
     mine = [notes.get((d.role, d.revision), {}) for d in desired if (d.role, d.revision) not in old]
     found = [RolloutFailure.of_note(n.get(contract.ANNOTATION_FAILED, "")) for n in mine if is_kept(ctx, n)]
     marks = [mark for mark in found if mark and mark.revision == combined(desired)]
-    return marks[0] if marks and len(marks) == len(mine) else None
+    return marks, len(marks) == len(mine)
 
 
 def _evidence(observed: Observed, recommendation: Recommendation, now: str) -> Evidence:

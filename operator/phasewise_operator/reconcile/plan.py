@@ -84,7 +84,8 @@ def make_plan(
     create, scalers = _pool_scalers(ctx, observed, sizes)
     current = _current_deployments(ctx, observed, engines, sizes, rollout, failed)
     old = _old_deployments(observed, rollout, sizes)
-    children = (*_constant_children(ctx, observed, sizes), *scalers, *current, *old)
+    constant = _constant_children(ctx, observed, sizes, failed is not None)
+    children = (*constant, *scalers, *current, *old)
     desired = tuple(stamp(ctx, children))
     names = {_ref(m) for m in desired}
     remove = tuple(m for m in observed.children.values() if _ref(m) not in names and _prunable(m))
@@ -117,18 +118,21 @@ def needs_write(intent: Manifest, observed: Observed) -> bool:
     return applied != desired[contract.ANNOTATION_INTENT] or not owns(owned_fields(live), intent)
 
 
-def _constant_children(ctx: Context, observed: Observed, sizes: Mapping[str, SizeDecision]) -> list[Manifest]:
+def _constant_children(
+    ctx: Context, observed: Observed, sizes: Mapping[str, SizeDecision], failed: bool = False
+) -> list[Manifest]:
     account = _renewed_account(ctx, observed)
-    return constant_children(dataclasses.replace(ctx, router_account=account), _guarded(ctx, observed, sizes))
+    return constant_children(dataclasses.replace(ctx, router_account=account), _guarded(ctx, observed, sizes, failed))
 
 
-def _guarded(ctx: Context, observed: Observed, sizes: Mapping[str, SizeDecision]) -> set[str]:
+def _guarded(ctx: Context, observed: Observed, sizes: Mapping[str, SizeDecision], failed: bool) -> set[str]:
     """Pools of one: on a node that is drained their pod goes when its successor is ready (rollout/drain.py). While a
-    rollout has two revisions, the pods of both count, and one of them may be evicted."""
+    rollout has pods of two revisions, both count, and one may be evicted. One that failed or is blocked may stay for
+    days: pods that failed are no reason to evict the one that serves."""
     if not observed.drains_known or ctx.spec.rollout.allow_downtime:
         return set()
-    revisions = Counter(workload.role for workload in observed.workloads)
-    return {role for role, size in sizes.items() if size.desired == 1 and revisions[role] <= 1}
+    live = Counter(workload.role for workload in observed.workloads if workload.replicas)
+    return {role for role, size in sizes.items() if size.desired == 1 and (failed or live[role] <= 1)}
 
 
 def _renewed_account(ctx: Context, observed: Observed) -> str | None:

@@ -34,5 +34,7 @@ def add_successors(state: State, before: Mapping[str, int]) -> tuple[str, str]:
 
 def _is_due(current: Revision, under_way: bool) -> bool:
     """Of several pods on such nodes all but one go first, since the next would be one more than the pool may have. A
-    rolling update of the Deployment replaces the pod by itself."""
-    return current.leaving == 1 and current.ready <= 1 and current.replicas == 1 and (under_way or not current.surge)
+    rolling update of the Deployment replaces the pod by itself. A pod that hands no KV over, as on a bad node, is not
+    its own successor."""
+    staying = current.ready - current.leaving_proved
+    return current.leaving == 1 and staying < 1 and current.replicas == 1 and (under_way or not current.surge)

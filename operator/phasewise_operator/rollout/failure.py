@@ -5,10 +5,10 @@ Asked only while an old revision that served is there to go on with. Of these ch
 | what is seen of the new revision                                                            | cause           |
 |---------------------------------------------------------------------------------------------|-----------------|
 | a container ended with the exit code by which the launcher refuses the spec                 | EngineRefused   |
-| a pod that is not ready was restarted CRASHES times                                         | PodsCrash       |
-| a pod, PERSON_SECONDS old, waits for what only a person can mend: an image, a secret        | PodsCannotStart |
+| none of its pods is ready, and one was restarted CRASHES times                              | PodsCrash       |
+| none is ready, and one waits PERSON_SECONDS for what only a person can mend: an image       | PodsCannotStart |
 | none of its pods has ever been ready, and the oldest was made `deadline` ago                | NeverReady      |
-| the KV transfer of all its ready pods has failed for a while                                | KVTransferFails |
+| KV transfer of all its ready pods, and not of all old ones, has failed for a while          | KVTransferFails |
 | it has met its latency targets much less often than the old for a while                    | SlowerThanOld   |
 """
 
@@ -113,7 +113,8 @@ def rollout_failure(
     for cause_of in (_of_pods, _never_ready, _kv_fails, _slower):
         for new in judged:
             mine = [p for p in pods if (p.role, p.revision) == (new.role, new.revision) and not p.deleting]
-            seen = _Seen(new, known.get((new.role, new.revision)), mine, evidence, deadline, now)
+            former = [p for p in pods if p.role == new.role and (p.role, p.revision) in old and not p.deleting]
+            seen = _Seen(new, known.get((new.role, new.revision)), mine, former, evidence, deadline, now)
             if found := next(cause_of(seen), None):
                 cause, text = found
                 line = " ".join(f"{new.role}: {text}".split())
@@ -128,6 +129,8 @@ class _Seen:
     new: DesiredRevision
     running: RunningRevision | None
     pods: Sequence[PodView]
+    old: Sequence[PodView]
+    """Pods of the revision that there is to go on with."""
     evidence: Evidence
     deadline: float
     now: str
@@ -148,13 +151,15 @@ Found = Iterator[tuple[Cause, str]]
 
 
 def _of_pods(seen: _Seen) -> Found:
+    """Beside pods that are ready one that crashes, or cannot start, may be on a bad node."""
+    alone = not any(p.ready for p in seen.pods)
     for pod in (p for p in seen.pods if not p.ready):
         found = seen.evidence.problems.get(pod.name)
         if pod.ended and pod.ended.code == contract.EXIT_CONFIG:
             yield Cause.ENGINE_REFUSED, seen.problem(pod)
-        elif pod.restarts >= CRASHES:
+        elif alone and pod.restarts >= CRASHES:
             yield Cause.PODS_CRASH, f"{seen.problem(pod)} (restarted {pod.restarts} times)"
-        elif found and found.needs_person and pod.ended is None and seen.age(pod) >= PERSON_SECONDS:
+        elif alone and found and found.needs_person and pod.ended is None and seen.age(pod) >= PERSON_SECONDS:
             yield Cause.PODS_CANNOT_START, seen.problem(pod)
 
 
@@ -167,7 +172,10 @@ def _never_ready(seen: _Seen) -> Found:
 
 
 def _kv_fails(seen: _Seen) -> Found:
-    """One pod of several may be on a bad node."""
+    """One pod of several may be on a bad node. Where KV transfer fails for the old revision alike, it is not the new
+    one's fault."""
+    if all(p.name in seen.evidence.kv_fails for p in seen.old if p.ready):
+        return
     ready = [p.name for p in seen.pods if p.ready]
     failed = [seen.evidence.kv_fails[name] for name in ready if name in seen.evidence.kv_fails]
     if failed and len(failed) == len(ready):

@@ -66,6 +66,8 @@ class Revision:
     unschedulable: int = 0
     leaving: int = 0
     """Pods that are ready, on nodes that are drained."""
+    leaving_proved: int = 0
+    """Of these those that have handed KV over, where that is known."""
     served: bool = False
     aggregated: bool = False
 
@@ -153,9 +155,11 @@ class State:
         found = dict.fromkeys(r.fingerprint for r in self.old if r.fingerprint != self.new)
         return sorted(found, key=self._worth, reverse=True)
 
-    def _worth(self, fingerprint: str) -> tuple[int, int, bool]:
+    def _worth(self, fingerprint: str) -> tuple[bool, int, int, bool]:
+        """One that has served, and is not ready for a moment, is worth more than one that never served in full."""
+        service, served = self.service(fingerprint), any(r.served for r in self.group(fingerprint))
         pairs = min(self.ready(fingerprint, role) for role in self._shapes[fingerprint])
-        return self.service(fingerprint), pairs, any(r.served for r in self.group(fingerprint))
+        return service is Service.FULL or served, service, pairs, served
 
     def handed_over(self, role: str) -> int:
         """Replicas of an old pool whose share of the traffic the new group can serve, with all its pools."""
@@ -194,6 +198,9 @@ class State:
 def _former(found: RunningRevision) -> Revision:
     revision = Revision(found.role, found.revision, found.fingerprint, found.gpus, current=False)
     _observe(revision, found)
+    # Beside pods that hand no KV over its prefill pods serve nobody; its decode pods may compute the prompts, too.
+    if found.role == contract.PREFILL and found.proved is not None and not found.served:
+        revision.ready = found.proved
     return revision
 
 
@@ -202,4 +209,4 @@ def _observe(revision: Revision, found: RunningRevision) -> None:
     revision.ready = revision.routable = found.ready
     revision.terminating, revision.live = found.terminating, found.pods - found.terminating
     revision.surge, revision.unschedulable = found.surge, found.unschedulable
-    revision.leaving = found.leaving
+    revision.leaving, revision.leaving_proved = found.leaving, found.leaving_proved

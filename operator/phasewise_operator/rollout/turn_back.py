@@ -24,7 +24,10 @@ def fallback(desired: Sequence[DesiredRevision], running: Sequence[RunningRevisi
     Of a role that a change left alone, or whose old pods are gone, it is the desired revision itself: with a KV
     fingerprint that stayed the same they work together."""
     new = {(d.role, d.revision) for d in desired}
-    old = [r for r in running if r.served and (r.replicas or r.planned) and (r.role, r.revision) not in new]
+    # A prefill pool that is to have no pods never serves, and is not missed.
+    empty = {d.role for d in desired if not d.replicas} - {contract.DECODE}
+    old = [r for r in running if (r.role, r.revision) not in new and (r.role in empty or r.served)]
+    old = [r for r in old if r.replicas or r.planned or r.role in empty]
     found = [_group(fingerprint, desired, running, old) for fingerprint in dict.fromkeys(r.fingerprint for r in old)]
     return max(filter(None, found), key=_worth, default=())
 
@@ -87,17 +90,20 @@ def _beside(
     size: Mapping[str, int], back: Sequence[RunningRevision], failed: Sequence[RunningRevision], budget: int | None
 ) -> tuple[dict[str, int], dict[tuple[str, str], int]]:
     """Sizes of the old revision's pools, and replicas of the failed one that stay beside them. Where the old needs
-    their GPUs, first those go that do not serve, and then those that the old has taken over from."""
+    their GPUs, first those go that do not serve, and then those that the old has taken over from. No pod of a
+    pool of one may be evicted: one on a drained node goes from here, when an old one is ready."""
     old = {r.role: r for r in back}
     alike = {r.fingerprint for r in back} == {r.fingerprint for r in failed}
     paired = alike or all(r.ready for r in failed if size[r.role])
-    share = {r.role: r.ready if paired else 0 for r in failed}
+    leaving = {r.role: r.leaving if size[r.role] == 1 else 0 for r in failed}
+    share = {r.role: max(0, r.ready - leaving[r.role]) if paired else 0 for r in failed}
     last = {r.role for r in back if r.role == contract.DECODE and not r.ready}
     serving = {r.role: r.ready if r.role in last else share[r.role] for r in failed}
     sizes = {role: max(n - share.get(role, 0), min(n, old[role].replicas)) for role, n in size.items() if role in old}
     most = NO_BUDGET if budget is None else budget
     room = most - sum(sizes[role] * r.gpus for role, r in old.items())
     kept = {r.role: min(r.replicas - r.unschedulable, size[r.role]) for r in failed}
+    kept |= {role: max(0, kept[role] - n) for role, n in leaving.items() if n and role in old and old[role].ready}
 
     def fits() -> bool:
         return sum(kept[r.role] * r.gpus for r in failed) <= room

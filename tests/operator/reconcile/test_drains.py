@@ -48,6 +48,25 @@ def test_in_a_rollout_pods_of_both_revisions_count_so_one_may_be_evicted(make_co
     assert most_evicted(make_plan(make_context(), seen))["decode"] == 1
 
 
+@pytest.mark.parametrize("failed", [False, True], ids=["blocked", "failed"])
+def test_a_rollout_that_waits_for_somebody_leaves_the_only_pod_guarded(failed: bool, make_context: MakeContext) -> None:
+    before = observed(make_plan(make_context(), Observed()), ready=1)
+    plan = make_plan(make_context(engine={"image": "vllm/vllm-openai:v9"}), before)
+    new = {e.revision for e in plan.engines}
+    both = observed(plan, ready=1)
+    for live in both.children.values():
+        if live["metadata"].get("labels", {}).get(contract.LABEL_REVISION) in new:
+            live["spec"]["replicas"] = int(failed)
+            live["status"] = {}
+            if failed:
+                mark = f"2026-01-01T00:00:00Z KVTransferFails {plan.revision} no KV"
+                live["metadata"]["annotations"][contract.ANNOTATION_FAILED] = mark
+    seen = Observed(both.children, both.pods, drains_known=True)
+    found = make_plan(make_context(engine={"image": "vllm/vllm-openai:v9"}), seen)
+    assert (found.failed is not None) is failed
+    assert most_evicted(found)["decode"] == 0
+
+
 def put_pod(api: Api, worker: Worker, deployment: Manifest, node: str) -> Manifest:
     labels = {**deployment["spec"]["template"]["metadata"]["labels"]}
     name = f"{deployment['metadata']['name']}-{node}"

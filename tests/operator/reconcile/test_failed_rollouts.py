@@ -128,6 +128,15 @@ def test_what_failed_is_remembered_costs_no_writes_and_keeps_its_time(make_conte
     assert updates["PrefillReady"].status.value == "True"
 
 
+def test_a_mark_keeps_its_time_while_another_cannot_be_written(make_context: MakeContext) -> None:
+    rolling = Rolling(make_context, rollout=ROLL_BACK)
+    failed = rolling.plan(rolling.carried_out(rolling.plan(rolling.seen), **REFUSED))
+    seen = rolling.carried_out(failed, **REFUSED)
+    decode = seen.children["Deployment", f"chat-{rolling.new['decode']}"]
+    del decode["metadata"]["annotations"][contract.ANNOTATION_FAILED]
+    assert rolling.plan(seen, now="2026-01-03T00:00:00Z").failed == failed.failed
+
+
 def test_scaling_goes_on_with_the_old_revision(make_context: MakeContext) -> None:
     rolling = Rolling(make_context, rollout=ROLL_BACK)
     seen = observed(rolling.plan(rolling.carried_out(rolling.plan(rolling.seen), **REFUSED)), ready=2)
