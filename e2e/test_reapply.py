@@ -1,7 +1,7 @@
 """What is applied again changes nothing: each example, and a service that serves, 100 times beside the operator.
 
-No pod of the examples starts: the node takes none meanwhile. Most of their engines ask for GPUs that are not there, and
-the CPU is the other tests'.
+No pod of the examples starts: a quota allows none. Most of their engines ask for GPUs that are not there, and the CPU is
+the other tests'.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import yaml
 from e2e import kube, operators, service
 from e2e.cluster import kubectl
 from e2e.cluster.progress import wait_for
-from e2e.cluster.settings import NODE_NAME
 from e2e.images import ROOT
 from e2e.service import CHILDREN, REAPPLY_NAMESPACE, Service, chat_manifest
 
@@ -66,16 +65,24 @@ def writes(namespace: str, since: float) -> list[str]:
     return [what for what in found if "/status" not in what and "/events" not in what]
 
 
+NO_PODS = """
+apiVersion: v1
+kind: ResourceQuota
+metadata: {name: no-pods}
+spec: {hard: {pods: "0"}}
+"""
+
+
 @pytest.fixture(scope="module")
 def examples(phasewise: None) -> Iterator[str]:
-    """The namespace of all examples. What one way has applied, the next one applies over it."""
+    """The namespace of all examples, where no pod may start. What one way has applied, the next one applies over it."""
     service.make_namespace(REAPPLY_NAMESPACE)
-    kubectl("cordon", NODE_NAME)
-    try:
-        yield REAPPLY_NAMESPACE
-    finally:
-        kubectl("delete", "namespace", REAPPLY_NAMESPACE, "--timeout=120s")
-        kubectl("uncordon", NODE_NAME)  # after that, or the pods would start
+    kube.apply(NO_PODS, REAPPLY_NAMESPACE)
+    wait_for(
+        "the quota in force", lambda: kube.get("quota", "no-pods", REAPPLY_NAMESPACE).get("status", {}).get("hard")
+    )
+    yield REAPPLY_NAMESPACE
+    kubectl("delete", "namespace", REAPPLY_NAMESPACE, "--timeout=120s")
 
 
 def all_are_quiet() -> bool:
