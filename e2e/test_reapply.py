@@ -1,7 +1,7 @@
 """What is applied again changes nothing: each example, and a service that serves, 100 times beside the operator.
 
-No pod of the examples starts: a quota allows none. Most of their engines ask for GPUs that are not there, and the CPU is
-the other tests'.
+No pod of the examples starts: a quota allows none. Most of their engines ask for GPUs that are not there, and the CPU
+is the other tests'.
 """
 
 from __future__ import annotations
