@@ -96,7 +96,9 @@ class State:
         for current in self.current.values():
             if seen := found.get((current.role, current.revision)):
                 _observe(current, seen)
-                current.ready = seen.available if seen.proved is None else seen.proved
+                provable = any(r.ready for r in running if r.role != current.role and r.fingerprint == seen.fingerprint)
+                # Without a pod of the other pool there is none to hand KV to, and nothing that it could take down.
+                current.ready = seen.available if seen.proved is None or not provable else seen.proved
                 current.unproved = seen.available - current.ready
         self.former = [_former(r) for key, r in found.items() if key not in keys]
         self.all = [*self.current.values(), *self.former]
