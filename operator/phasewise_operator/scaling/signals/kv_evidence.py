@@ -64,7 +64,7 @@ class KvEvidence:
     @property
     def judgement(self) -> object:
         """What somebody may act on: not times, and not how many paths were used so far."""
-        return {name: pod.flows for name, pod in self.pods.items()}, self.failed, self.proving
+        return {name: pod.flows for name, pod in self.pods.items()}, self.failed
 
     def awaits_proof(self, expected: Iterable[ScrapeTarget]) -> bool:
         """Whether a proof may come or a failure may end without traffic. `expected`: pods that are ready. A pool

@@ -207,11 +207,6 @@ def test_a_proof_is_awaited_while_a_pod_of_a_pair_has_none_or_a_path_fails(round
     assert not awaits(), "there is nobody to hand KV over"
 
 
-def test_that_routers_prove_nothing_is_another_judgement() -> None:
-    """A rollout that waits for proof goes on without it."""
-    assert KvEvidence(proving=False).judgement != KvEvidence(proving=None).judgement
-
-
 def test_time_and_use_of_paths_are_no_other_judgement(rounds: Rounds) -> None:
     router = rounds.router(R1)
     router.tries_kv(proved=1, unproved=3, p1=True, d1=True)
