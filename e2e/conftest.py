@@ -22,7 +22,7 @@ from e2e.cluster.settings import NODE_NAME
 from e2e.deploy import NAMESPACE as OPERATOR_NAMESPACE
 from e2e.deploy import OPERATOR, bring_up, stop_demo
 from e2e.reference import Reference
-from e2e.rollouts.ground import SLOTS, rollout_manifest, set_slots
+from e2e.rollouts.ground import SLOTS, set_slots
 from e2e.service import NAMESPACE, NAMESPACES, Service, chat_manifest, scaled_manifest
 from phasewise_runtime import contract
 
@@ -42,7 +42,7 @@ FILES = (
     "test_faults",
     "test_namespace",
 )
-STARTED_EARLY = {"started_chat": chat_manifest, "scaled": scaled_manifest, "rollout": rollout_manifest}
+STARTED_EARLY = {"started_chat": chat_manifest, "scaled": scaled_manifest}
 """Services by the fixture that waits for them: those that a test needs start with the session."""
 EVIDENCE_LINES = 30
 SUCCEEDED = '"outcome": "ok"'

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
+from e2e import service
 from e2e.reference import Reference
 from e2e.rollouts.ground import rollout_manifest
 from e2e.rollouts.kinds import KINDS
@@ -17,6 +18,7 @@ from e2e.service import Service
 @pytest.fixture(scope="module")
 def rollout(phasewise: None, show_step: Callable[[str], AbstractContextManager[None]]) -> Iterator[Service]:
     with show_step("service rollout: one prefill pod, one decode pod, and places for as many again"):
+        service.apply(rollout_manifest())
         found = Service.when_ready(rollout_manifest())
     yield found
     with show_step("deleting service rollout: nothing of it is left"):

@@ -53,14 +53,15 @@ def test_a_rollout_that_waits_for_somebody_leaves_the_only_pod_guarded(failed: b
     before = observed(make_plan(make_context(), Observed()), ready=1)
     plan = make_plan(make_context(engine={"image": "vllm/vllm-openai:v9"}), before)
     new = {e.revision for e in plan.engines}
+    for made in plan.desired:
+        if failed and made["metadata"].get("labels", {}).get(contract.LABEL_REVISION) in new:
+            mark = f"2026-01-01T00:00:00Z KVTransferFails {plan.revision} no KV"
+            made["metadata"]["annotations"][contract.ANNOTATION_FAILED] = mark
     both = observed(plan, ready=1)
     for live in both.children.values():
         if live["metadata"].get("labels", {}).get(contract.LABEL_REVISION) in new:
             live["spec"]["replicas"] = int(failed)
             live["status"] = {}
-            if failed:
-                mark = f"2026-01-01T00:00:00Z KVTransferFails {plan.revision} no KV"
-                live["metadata"]["annotations"][contract.ANNOTATION_FAILED] = mark
     seen = Observed(both.children, both.pods, drains_known=True)
     found = make_plan(make_context(engine={"image": "vllm/vllm-openai:v9"}), seen)
     assert (found.failed is not None) is failed
