@@ -84,12 +84,17 @@ class Cluster:
         groups: dict[str, dict[str, int]] = {}
         for d in self.deployments.values():
             ready = groups.setdefault(d.fingerprint, {role: 0 for role in d.roles if self.size.get(role, 1)})
-            is_current = self.version.revisions.get(d.key[0]) == d.key[1]
+            asked = trusted and self.asked_for(d) and self._has_peers(d)
             if d.key[0] in ready:
-                ready[d.key[0]] += sum(p.ready and (p.proved or not (trusted and is_current)) for p in d.staying)
+                ready[d.key[0]] += sum(p.ready and (p.proved or not asked) for p in d.staying)
         if any(ready and all(ready.values()) for ready in groups.values()):
             return 2
         return int(any(ready.get("decode") for ready in groups.values()))
+
+    def _has_peers(self, deployment: Deployment) -> bool:
+        """Whether there is a pod that it could hand KV to, or get it from."""
+        others = (d for d in self.deployments.values() if d.fingerprint == deployment.fingerprint)
+        return any(d.ready for d in others if d.key[0] != deployment.key[0])
 
     def asked_for(self, deployment: Deployment) -> bool:
         """Whether the spec asks for its revision."""
