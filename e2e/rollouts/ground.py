@@ -99,9 +99,7 @@ class Ground:
 
     def put_spec(self, spec: kube.Object) -> None:
         """The whole of it, as `git revert` and an apply do."""
-        now = self.spec()
-        gone = {key: None for key in now if key not in spec}
-        kube.patch("infsvc", NAME, {"spec": {**gone, **_replacing(now, spec)}}, NAMESPACE)
+        kube.patch("infsvc", NAME, {"spec": _replacing(self.spec(), spec)}, NAMESPACE)
 
     def revisions(self) -> dict[str, str]:
         """By role, those that the newest spec asks for; waits until the operator has seen it."""
@@ -121,7 +119,7 @@ class Ground:
         newest = self.revisions()
 
         def alone() -> bool:
-            return all(_revision(p) == newest.get(_role(p)) for p in engine_pods())
+            return all(_revision(p) == newest.get(role_of(p)) for p in engine_pods())
 
         wait_for("the last pods of old revisions to be gone", alone, 180)
 
@@ -129,8 +127,8 @@ class Ground:
         """Until a pod of these revisions is there, or `every` role has one, and ready where that is asked."""
 
         def found() -> bool:
-            pods = [p for p in engine_pods() if _revision(p) == revisions.get(_role(p))]
-            roles = {_role(p) for p in pods if kube.is_ready(p) or not ready}
+            pods = [p for p in engine_pods() if _revision(p) == revisions.get(role_of(p))]
+            roles = {role_of(p) for p in pods if kube.is_ready(p) or not ready}
             return len(roles) >= (len(revisions) if every else 1)
 
         wait_for("pods of the revision", found, SETTLE_SECONDS)
@@ -181,13 +179,10 @@ def retagged(name: str) -> str:
 
 def _replacing(now: kube.Object, wanted: kube.Object) -> kube.Object:
     """A merge patch that makes `wanted` of `now`, where maps are concerned."""
-    patch: kube.Object = {}
+    patch: kube.Object = dict.fromkeys(key for key in now if key not in wanted)
     for key, value in wanted.items():
         old = now.get(key)
-        if isinstance(value, dict) and isinstance(old, dict):
-            patch[key] = {**dict.fromkeys(k for k in old if k not in value), **_replacing(old, value)}
-        else:
-            patch[key] = value
+        patch[key] = _replacing(old, value) if isinstance(value, dict) and isinstance(old, dict) else value
     return patch
 
 
@@ -196,7 +191,7 @@ def engine_pods() -> list[kube.Object]:
     return kube.find("pods", ENGINES, NAMESPACE)
 
 
-def _role(pod: kube.Object) -> str:
+def role_of(pod: kube.Object) -> str:
     return pod["metadata"]["labels"][contract.LABEL_ROLE]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from e2e import deploy
-from e2e.rollouts.ground import Ground, engine_pods, manifest, retagged
+from e2e.rollouts.ground import NEXT_TAG, Ground, engine_pods, manifest, retagged
 from phasewise_runtime import contract
 
 REFUSED_DTYPE = "float7"
@@ -98,7 +98,7 @@ def upgrade(ground: Ground) -> None:
     """Another operator and runtime: routers are replaced, engines are not."""
     before = {p["metadata"]["uid"] for p in engine_pods()}
     operator, runtime = (retagged(name) for name in ("operator", "runtime"))
-    deploy.install(operator, runtime, "next")
+    deploy.install(operator, runtime, NEXT_TAG)
     ground.settle()
     assert {p["metadata"]["uid"] for p in engine_pods()} == before, "an upgrade has replaced engine pods"
 

@@ -173,31 +173,19 @@ class Canaries:
         before = await self._transfers(decode)
         body = proto.decode_body(request, kv, decode.model, assemble=False)
         try:
-            answer = await self._complete(decode, body, max(limit, SLOWER * seconds))
+            answer = await self._try(decode, body, max(limit, SLOWER * seconds), kv_paths.KV_NOT_LOADED)
         except asyncio.TimeoutError as e:
             raise _FailedError(kv_paths.TRANSFER_TIMEOUT) from e
-        except _BROKEN as e:
-            raise _FailedError(kv_paths.KV_NOT_LOADED) from e
-        except _StatusError as e:
-            if e.status < 500:
-                raise _NoResultError(f"decode refuses: {e}") from e
-            raise _FailedError(kv_paths.KV_NOT_LOADED) from e
         return judge(alone, prefilled, read_output(answer.body), await self._moved(decode, before))
 
     async def _prefill(self, pod: Pod, body: proto.Body, limit: float) -> tuple[Mapping[str, Any], int | None]:
         before = asyncio.create_task(self._exposition(pod, limit))
         try:
-            answer = await self._complete(pod, body, limit)
+            answer = await self._try(pod, body, limit, kv_paths.PREFILL_FAILED)
         except asyncio.TimeoutError as e:
             if await self._is_stopped(pod, read_progress(await before)):
                 raise _FailedError(kv_paths.PREFILL_TIMEOUT) from e
             raise _NoResultError("prefill is slow") from e
-        except _BROKEN as e:
-            raise _FailedError(kv_paths.PREFILL_FAILED) from e
-        except _StatusError as e:
-            if e.status < 500:
-                raise _NoResultError(f"prefill refuses: {e}") from e
-            raise _FailedError(kv_paths.PREFILL_FAILED) from e
         finally:
             before.cancel()
         if answer.kv_params is None:
@@ -224,6 +212,20 @@ class Canaries:
         return AGAIN_SECONDS if path is not None and path.open else FIRST_SECONDS
 
     # --- HTTP ------------------------------------------------------------------------------------------------
+    async def _try(self, pod: Pod, body: proto.Body, seconds: float, failed: str) -> proto.Answer:
+        """The answer to a part of the canary; TimeoutError where it takes longer. `failed`: why the path fails where
+        the engine breaks on it. One that refuses it says nothing of the path."""
+        try:
+            return await self._complete(pod, body, seconds)
+        except asyncio.TimeoutError:  # an OSError, too
+            raise
+        except _BROKEN as e:
+            raise _FailedError(failed) from e
+        except _StatusError as e:
+            if e.status < 500:
+                raise _NoResultError(f"{pod.role} refuses: {e}") from e
+            raise _FailedError(failed) from e
+
     async def _complete(self, pod: Pod, body: proto.Body, seconds: float) -> proto.Answer:
         headers = {HEADER_REQUEST_ID: REQUEST_ID + uuid.uuid4().hex, "Content-Type": "application/json"}
         timeout = aiohttp.ClientTimeout(total=seconds)
